@@ -1,0 +1,1 @@
+"""Embedders, heads and networks."""

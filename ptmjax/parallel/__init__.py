@@ -1,0 +1,1 @@
+"""Mesh, sharding and distributed start."""

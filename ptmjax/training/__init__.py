@@ -1,0 +1,1 @@
+"""State, the one step, the loop, checkpoints."""

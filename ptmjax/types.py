@@ -1,0 +1,170 @@
+"""What every layer shares: batches, keys, sums, sharding rules, and the one error a user sees.
+
+B rows, L length, K slots.
+"""
+import contextlib
+import dataclasses
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec as P
+
+Array = jax.Array
+Batch = Mapping[str, Array]
+PyTree = Any
+
+
+class UserError(Exception):
+    """A fault that the user can mend: one line that says what, where and how; the commands exit with code 2."""
+
+
+def pytree(cls):
+    """A frozen dataclass that jax sees as a tree of its fields."""
+    return jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True)(cls))
+
+
+# ------------------------------------------------------------------ batches
+class Kind(NamedTuple):
+    """A key of a batch. `rank` counts the row axis; `pad` fills places that hold nothing, and rows that fill up a batch."""
+
+    rank: int
+    dtype: str
+    pad: float
+    meaning: str
+
+
+BATCH: dict[str, Kind] = {
+    "tokens": Kind(2, "int32", 0, "[B, L] input ids after corruption"),
+    "targets": Kind(2, "int32", 0, "[B, L] original ids, read where weights > 0"),
+    "weights": Kind(2, "float32", 0, "[B, L] which positions are scored, and how much"),
+    "segments": Kind(2, "int32", 0, "[B, L] number of the packed example in its row from 1; 0 is padding"),
+    "positions": Kind(2, "int32", 0, "[B, L] position inside the packed example"),
+    "types": Kind(2, "int32", 0, "[B, L] token type (sentence A 0, sentence B 1)"),
+    "label": Kind(1, "int32", 0, "[B] class of the row"),
+    "visible": Kind(3, "bool", 0, "[B, L, L] query i may see key j"),
+    "decoder_tokens": Kind(2, "int32", 0, "[B, L'] decoder input ids, shifted right"),
+    "decoder_segments": Kind(2, "int32", 0, "[B, L'] as segments, of the decoder"),
+    "decoder_positions": Kind(2, "int32", 0, "[B, L'] as positions, of the decoder"),
+    "index": Kind(1, "int32", -1, "[B] record id; always there; -1 fills up the last evaluation batch"),
+    "row_weights": Kind(1, "float32", 0, "[B] weight of the row in row-level losses; 0 on rows that fill up a batch"),
+    "start": Kind(1, "bool", 0, "[B] the row begins a new stream: its carry starts from zeros"),
+}
+
+
+def register(name: str, kind: Kind) -> None:
+    """Adds a batch key; the same kind twice is fine, another kind under a taken name is a ValueError."""
+    if BATCH.setdefault(name, kind) != kind:
+        raise ValueError(f"batch key {name!r} is taken: {BATCH[name]}")
+
+
+def check(batch: Batch, keys: tuple[str, ...] = ()) -> None:
+    """Raises ValueError where a batch lacks one of `keys`, or holds a key of another rank or dtype than BATCH says."""
+    for name in keys:
+        if name not in batch:
+            raise ValueError(f"batch has no {name!r} ({BATCH[name].meaning}); it has {sorted(batch)}")
+    for name, x in batch.items():
+        if name not in BATCH:
+            raise ValueError(f"batch key {name!r} is not in types.BATCH: types.register it with rank, dtype, pad and meaning")
+        kind = BATCH[name]
+        if x.ndim != kind.rank or np.dtype(x.dtype) != np.dtype(kind.dtype):
+            raise ValueError(f"batch key {name!r} is {x.dtype}{list(x.shape)}, not rank {kind.rank} {kind.dtype}: {kind.meaning}")
+
+
+# ------------------------------------------------------------------ randomness
+@pytree
+class Key:
+    """Randomness of the rows at hand: bits depend on the base key, the row's number and the place in the row.
+
+    So dropout and samples are the same for any mesh and any number of micro-batches.
+    """
+
+    base: Array  # () typed key; alone only for what all rows share (layer drop, weight drop)
+    rows: Array  # [B] int32: number of the row in the global batch (training) or record id (evaluation)
+
+    def fold(self, name: str | int | Array) -> "Key":
+        return Key(jax.random.fold_in(self.base, zlib.crc32(name.encode()) if isinstance(name, str) else name), self.rows)
+
+    def each(self, draw: Callable[..., Array], *xs: PyTree) -> Array:
+        """[B, ...]: draw(key of the row, *xs of the row) for every row."""
+        return jax.vmap(lambda row, *x: draw(jax.random.fold_in(self.base, row), *x))(self.rows, *xs)
+
+    def repeat(self, n: int) -> "Key":
+        """Keys of [B * n] rows: n for every row, in order."""
+        return Key(self.base, (self.rows[:, None] * n + jnp.arange(n)).reshape(-1))
+
+
+def fold(key: Key | None, name: str | int | Array) -> Key | None:
+    """key.fold(name), and None stays None (no dropout)."""
+    return None if key is None else key.fold(name)
+
+
+@pytree
+class Keys:
+    """dropout is None in evaluation; sample (negatives, sampled replacements) is always there."""
+
+    dropout: Key | None
+    sample: Key
+
+
+# ------------------------------------------------------------------ sums
+@pytree
+class Sum:
+    """A loss or a metric inside a step: adds over rows, micro-batches and evaluation batches."""
+
+    value: Array
+    weight: Array
+
+    def __add__(self, other: "Sum") -> "Sum":
+        return Sum(self.value + other.value, self.weight + other.weight)
+
+    def mean(self) -> Array:
+        """value / weight; 0/0 is 0: the one place where that is decided."""
+        none = self.weight == 0
+        return jnp.where(none, 0.0, self.value / jnp.where(none, 1, self.weight))
+
+
+# ------------------------------------------------------------------ sharding rules
+ROWS = ("data", "fsdp")  # mesh axes over which the rows of a batch lie
+RULES: dict[str, str | tuple[str, ...] | None] = {
+    "batch": ROWS,
+    "length": None,
+    "embed": "fsdp",
+    "vocab": "model",
+    "heads": "model",
+    "mlp": "model",
+    "norm": None,
+    "layers": None,
+}
+_active = [RULES]
+
+
+@contextlib.contextmanager
+def sharding_rules(rules: Mapping[str, str | tuple[str, ...] | None]):
+    """Inside, logical names map to mesh axes by `rules` (those not named keep RULES)."""
+    _active.append({**_active[-1], **rules})
+    try:
+        yield
+    finally:
+        _active.pop()
+
+
+def spec(*names: str | None) -> P:
+    """The PartitionSpec of logical names under the active rules; an unknown name is a ValueError."""
+    for name in names:
+        if name is not None and name not in _active[-1]:
+            raise ValueError(f"logical axis {name!r} is not in the sharding rules {sorted(_active[-1])}")
+    return P(*(None if name is None else _active[-1][name] for name in names))
+
+
+def constrain(x: Array, *names: str | None) -> Array:
+    """Shards x by logical names; without a mesh it does nothing."""
+    if len(names) != x.ndim:
+        raise ValueError(f"{len(names)} axis names {names} for an array of shape {x.shape}")
+    wanted = spec(*names)
+    if jax.sharding.get_abstract_mesh().empty:
+        return x
+    return jax.lax.with_sharding_constraint(x, wanted)
