@@ -127,6 +127,27 @@ class Sum:
         return jnp.where(none, 0.0, self.value / jnp.where(none, 1, self.weight))
 
 
+# ------------------------------------------------------------------ scored positions
+@pytree
+class Slots:
+    """The scored positions of every row, in K slots, so that a head works on them alone."""
+
+    where: Array  # [B, K] int32
+    weight: Array  # [B, K]; 0 where a slot is empty
+    overflow: Array  # () scored positions that found no slot: 0 in shipped runs
+
+    def take(self, x: Array) -> Array:
+        """[B, L, ...] -> [B, K, ...]."""
+        return jnp.take_along_axis(x, self.where.reshape(*self.where.shape, *[1] * (x.ndim - 2)), 1)
+
+
+def slots(weights: Array, k: int) -> Slots:
+    """The first k scored positions of each row, in order; the only place that picks them. weights [B, L]."""
+    where = jnp.argsort(weights <= 0, axis=1, stable=True)[:, :k]
+    weight = jnp.take_along_axis(weights, where, 1)
+    return Slots(where, weight, (weights > 0).sum() - (weight > 0).sum())
+
+
 # ------------------------------------------------------------------ sharding rules
 ROWS = ("data", "fsdp")  # mesh axes over which the rows of a batch lie
 RULES: dict[str, str | tuple[str, ...] | None] = {

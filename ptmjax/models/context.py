@@ -1,0 +1,33 @@
+"""The mask axis: what every layer of a stack sees of a batch.
+
+B rows, L length, H heads, K head size.
+"""
+from collections.abc import Callable
+
+from flax import nnx
+
+from ptmjax.nn import masks
+from ptmjax.nn.positions import positions, rotary_angles
+from ptmjax.types import Array, Batch
+
+
+class Context(nnx.Module):
+    """batch -> {see [B, L, L], angles [., L, K/2] where rotary, bias [., H, L, L] where a bias, and of a decoder encoded, encoded_see}.
+
+    rotary is the head size K, None for no rotary positions; bias is a factory of a layer batch -> scores to add
+    (relative positions), made once and shared by all layers.
+    """
+
+    def __init__(self, see: Callable[[Batch], Array] = masks.full, *, rotary: int | None = None, bias: Callable | None = None, key: Array):
+        self.see, self.rotary = see, rotary
+        self.bias = None if bias is None else bias(key=key)
+
+    def __call__(self, batch: Batch) -> dict[str, Array]:
+        out = {"see": self.see(batch)}
+        if self.rotary is not None:
+            out["angles"] = rotary_angles(positions(batch), self.rotary)
+        if self.bias is not None:
+            out["bias"] = self.bias(batch)
+        if "encoded" in batch:
+            out |= {"encoded": batch["encoded"], "encoded_see": masks.cross(batch)}
+        return out

@@ -1,0 +1,53 @@
+"""From a batch to the initial state: a sum of named parts.
+
+B rows, L length, D width, V vocabulary.
+"""
+from collections.abc import Callable, Mapping
+
+import jax
+from flax import nnx
+
+from ptmjax.nn.dropout import dropout
+from ptmjax.nn.norm import Norm
+from ptmjax.nn.param import Init, padded, param
+from ptmjax.nn.positions import positions
+from ptmjax.types import Array, Batch, Key, UserError, constrain
+
+
+class Table(nnx.Module):
+    """batch[feature] [B, L] -> [B, L, D]. A vocabulary is padded to a multiple of 128; small tables (types) are not."""
+
+    def __init__(self, feature: str, size: int, width: int, *, vocabulary: bool = True, init: Init = 0.02, key: Array):
+        self.feature, self.axis = feature, "vocab" if vocabulary else None
+        self.table = param(key, (padded(size) if vocabulary else size, width), (self.axis, "embed"), init, real=size)
+
+    def __call__(self, batch: Batch) -> Array:
+        # Gathering from a table that is sharded on both axes makes XLA rematerialise it: gather the embed axis first.
+        return constrain(self.table[...], self.axis, None)[batch[self.feature]]
+
+
+class Positions(nnx.Module):
+    """Learned absolute positions: [1 or B, L, D] from a table of `length` rows."""
+
+    def __init__(self, length: int, width: int, *, init: Init = 0.02, key: Array):
+        self.table = param(key, (length, width), (None, "embed"), init)
+
+    def __call__(self, batch: Batch) -> Array:
+        length, table = batch["tokens"].shape[1], self.table[...]
+        if length > len(table):
+            raise UserError(f"the batch is {length} tokens long but the position table has {len(table)} rows: raise Positions.length")
+        return constrain(table, None, None)[positions(batch)]
+
+
+class Embedder(nnx.Module):
+    """The sum of `parts` (each batch -> [B, L, D]), then norm (None: none) and dropout."""
+
+    def __init__(self, parts: Mapping[str, Callable], width: int, *, norm: str | None = "layer", eps: float = 1e-12, rate: float = 0.1, key: Array):
+        keys = jax.random.split(key, len(parts) + 1)
+        self.parts = nnx.Dict({name: part(key=k) for (name, part), k in zip(sorted(parts.items()), keys)})
+        self.norm = None if norm is None else Norm(width, norm, eps, key=keys[-1])
+        self.rate = rate
+
+    def __call__(self, batch: Batch, key: Key | None) -> Array:
+        x = sum(part(batch) for part in self.parts.values())
+        return constrain(dropout(x if self.norm is None else self.norm(x), self.rate, key), "batch", None, None)

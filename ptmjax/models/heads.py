@@ -1,0 +1,73 @@
+"""From hidden states to scores.
+
+B rows, L length, K slots, D width, E width of the table, V vocabulary (V' padded), C candidates or classes.
+"""
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from ptmjax.nn.linear import Linear
+from ptmjax.nn.mlp import activation
+from ptmjax.nn.norm import Norm
+from ptmjax.nn.param import Init, padded, param
+from ptmjax.types import Array, Slots, constrain
+
+NEVER = -1e9  # the score of a padded vocabulary entry: finite, so that 0 * NEVER stays 0
+
+
+def cross_entropy(scores: Array, targets: Array) -> tuple[Array, Array]:
+    """scores [..., V], targets [...] -> (-log softmax at the target, whether it has the highest score), float32."""
+    scores = scores.astype(jnp.float32)
+    at = jnp.take_along_axis(scores, targets[..., None], -1)[..., 0]
+    return jax.nn.logsumexp(scores, -1) - at, (scores.argmax(-1) == targets).astype(jnp.float32)
+
+
+class VocabularyHead(nnx.Module):
+    """act(h W + b) normed (left out where act is None), then scores over a table [V', E] with a bias; BERT's MLM head.
+
+    The table is tied by the path table of Build. Padded entries score NEVER: never predicted, sampled or counted.
+    """
+
+    def __init__(self, size: int, width: int, *, embed: int | None = None, act: str | None = "gelu", norm: str = "layer", eps: float = 1e-12,
+                 init: Init = 0.02, key: Array):
+        a, b, c = jax.random.split(key, 3)
+        embed = width if embed is None else embed
+        self.size, self.act = size, None if act is None else activation(act)
+        self.transform = None if act is None else Linear(width, embed, ("embed", None), init=init, key=a)
+        self.norm = None if act is None else Norm(embed, norm, eps, key=b)
+        self.table = param(c, (padded(size), embed), ("vocab", "embed"), init, real=size)
+        self.bias = param(c, (padded(size),), ("vocab",), "zeros", real=size)
+
+    def __call__(self, h: Array, where: Slots | None = None, candidates: Array | None = None) -> Array:
+        """h [B, L, D] -> [B, L or K, V'], or [..., C] at candidates [..., C]."""
+        h = h if where is None else where.take(h)
+        if self.act is not None:
+            h = self.norm(self.act(self.transform(h)))
+        if candidates is not None:
+            rows = constrain(self.table[...], "vocab", None)[candidates]
+            return jnp.einsum("...d,...cd->...c", h, rows) + self.bias[...][candidates]
+        scores = h @ self.table[...].T + self.bias[...]
+        scores = jnp.where(jnp.arange(len(self.bias[...])) < self.size, scores, NEVER)
+        return constrain(scores, "batch", *[None] * (h.ndim - 2), "vocab")
+
+    def nll(self, h: Array, targets: Array, where: Slots | None = None) -> tuple[Array, Array]:
+        """(cross entropy, whether the target has the highest score) of targets [B, L or K]."""
+        return cross_entropy(self(h, where), targets)
+
+
+class Classifier(nnx.Module):
+    """act(h W + b) W' + b': of the first position (BERT's pooler and NSP head), or of every one (ELECTRA's discriminator)."""
+
+    def __init__(self, classes: int, width: int, *, first: bool = True, act: str = "tanh", init: Init = 0.02, key: Array):
+        a, b = jax.random.split(key)
+        self.first, self.act = first, activation(act)
+        self.dense = Linear(width, width, ("embed", None), init=init, key=a)
+        self.out = Linear(width, classes, (None, None), init=init, key=b)
+
+    def __call__(self, h: Array, where: Slots | None = None, candidates: Array | None = None) -> Array:
+        """h [B, L, D] -> [B, C] where first, else [B, L or K, C]."""
+        h = h[:, 0] if self.first else h if where is None else where.take(h)
+        return self.out(self.act(self.dense(h)))
+
+    def nll(self, h: Array, targets: Array, where: Slots | None = None) -> tuple[Array, Array]:
+        return cross_entropy(self(h, where), targets)

@@ -1,0 +1,96 @@
+"""Named networks and their parameters outside of them: a flat dict path -> array, tied ones stored once."""
+import fnmatch
+import math
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.sharding import PartitionSpec
+
+from ptmjax.models.network import Nets
+from ptmjax.types import Array, UserError
+
+
+class Leaf(NamedTuple):
+    shape: tuple[int, ...]
+    dtype: str
+    names: tuple[str | None, ...]  # logical axes
+    unused: int  # scalars that only pad a vocabulary
+
+
+class Build:
+    """The networks of a run: factories by name, ties (path or prefix -> the path that owns it) and frozen patterns.
+
+    A tie or pattern that matches nothing, or ties of other shapes, is a UserError. `compute` is the type in which the
+    networks see their parameters; the parameters themselves stay float32.
+    """
+
+    def __init__(self, nets: Mapping[str, Callable[..., nnx.Module]], ties: Mapping[str, str] = {}, frozen: Sequence[str] = (), compute: str = "float32"):
+        self.factories, self.ties, self.compute = dict(nets), dict(ties), jnp.dtype(compute)
+        self.graph, tree = nnx.split(nnx.eval_shape(lambda: self.make(jax.random.key(0))))
+        self.keys, leaves = {}, {}
+        for path, v in jax.tree_util.tree_leaves_with_path(tree, is_leaf=lambda x: isinstance(x, nnx.Variable)):
+            keys = tuple(getattr(p, "key", getattr(p, "name", None)) for p in path)
+            name = "/".join(map(str, keys))
+            self.keys[name] = keys
+            leaves[name] = Leaf(v.shape, str(v.dtype), tuple(v.get_metadata("out_sharding")), v.get_metadata("unused"))
+        self.check_ties(leaves)
+        self.leaves: dict[str, Leaf] = {n: leaf for n, leaf in leaves.items() if self.owner(n) == n}
+        self.frozen = frozenset(n for pattern in frozen for n in matching(pattern, self.leaves, "frozen"))
+
+    def make(self, key: Array) -> nnx.Dict:
+        return nnx.Dict({name: f(key=jax.random.fold_in(key, zlib.crc32(name.encode()))) for name, f in sorted(self.factories.items())})
+
+    def owner(self, path: str) -> str:
+        """The path under which the parameter at `path` is stored."""
+        for there, source in self.ties.items():
+            if path == there or path.startswith(there + "/"):
+                return self.owner(source + path[len(there):])
+        return path
+
+    def check_ties(self, leaves: Mapping[str, Leaf]) -> None:
+        for there, source in self.ties.items():
+            under = [n for n in leaves if n == there or n.startswith(there + "/")]
+            if not under:
+                raise UserError(f"tie {there} <- {source}: no parameter lies under {there}; there are {sorted(leaves)[:6]} ...")
+            for n in under:
+                owner = self.owner(n)
+                if owner not in leaves or leaves[owner].shape != leaves[n].shape:
+                    found = leaves[owner].shape if owner in leaves else "nothing"
+                    raise UserError(f"tie {there} <- {source}: {n} is {leaves[n].shape}, {owner} is {found}")
+
+    def init(self, key: Array) -> dict[str, Array]:
+        """All parameters, tied ones once."""
+        tree = nnx.to_pure_dict(nnx.split(self.make(key))[1])
+        return {name: at(tree, self.keys[name]) for name in self.leaves}
+
+    def nets(self, params: Mapping[str, Array]) -> Nets:
+        """The networks over `params`, cast to the compute type."""
+        tree: dict = {}
+        for name, keys in self.keys.items():
+            node = tree
+            for k in keys[:-1]:
+                node = node.setdefault(k, {})
+            node[keys[-1]] = params[self.owner(name)].astype(self.compute)
+        return nnx.merge(self.graph, tree)
+
+    def count(self, pattern: str = "*") -> int:
+        """Parameters under paths that match, without the padding of vocabularies, tied ones once."""
+        return sum(math.prod(leaf.shape) - leaf.unused for name, leaf in self.leaves.items() if fnmatch.fnmatchcase(name, pattern))
+
+
+def at(tree: Mapping, keys: Sequence) -> Array:
+    for k in keys:
+        tree = tree[k]
+    return tree
+
+
+def matching(pattern: str, names, what: str) -> list[str]:
+    """The names that match a shell pattern; none is a UserError."""
+    found = fnmatch.filter(names, pattern)
+    if not found:
+        raise UserError(f"{what} pattern {pattern!r} matches no parameter; there are {sorted(names)[:6]} ...")
+    return found

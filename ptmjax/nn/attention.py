@@ -1,0 +1,59 @@
+"""Attention: one function for every system, and the layer that projects into and out of it.
+
+B rows, L queries, M keys, D width, H heads, K head size.
+"""
+import math
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from ptmjax.nn.dropout import dropout
+from ptmjax.nn.linear import Linear
+from ptmjax.nn.param import Init
+from ptmjax.nn.positions import rotate
+from ptmjax.types import Array, Key, constrain
+
+HIDDEN = -1e9  # finite, so that a row that sees nothing gives numbers; they are zeroed below
+
+
+def attention(q: Array, k: Array, v: Array, see: Array, *, bias: Array | None = None, rate: float = 0.0, key: Key | None = None,
+              capture: frozenset[str] = frozenset()) -> tuple[Array, dict[str, Array]]:
+    """q [B, L, H, K] (already scaled), k and v [B, M, H, K], see [B, L, M] bool, bias [B or 1, H, L, M] added to the scores.
+
+    -> [B, L, H, K] and what `capture` asks for: scores (before the mask), probs (before dropout), values.
+    Softmax in float32. A query that sees nothing gets 0, not an average of what it must not see.
+    """
+    scores = jnp.einsum("blhk,bmhk->bhlm", q, k, preferred_element_type=jnp.float32)
+    if bias is not None:
+        scores = scores + bias
+    masked = jnp.where(see[:, None], scores, HIDDEN)
+    probs = jax.nn.softmax(masked) * see.any(-1)[:, None, :, None]
+    y = jnp.einsum("bhlm,bmhk->blhk", dropout(probs, rate, key).astype(v.dtype), v)
+    found = {"scores": scores, "probs": probs, "values": v}
+    return y, {name: x for name, x in found.items() if name in capture}
+
+
+class Attention(nnx.Module):
+    """Multi-head attention (Vaswani et al. 2017, section 3.2) of x [B, L, D] over memory [B, M, D]."""
+
+    def __init__(self, width: int, heads: int, *, bias: bool = True, init: Init = 0.02, key: Array):
+        if width % heads:
+            raise ValueError(f"width {width} does not divide by {heads} heads")
+        self.heads, keys = heads, jax.random.split(key, 4)
+        self.query, self.key, self.value = (
+            Linear(width, width, ("embed", "heads"), bias=bias, init=init, key=k) for k in keys[:3]
+        )
+        self.out = Linear(width, width, ("heads", "embed"), bias=bias, init=init, key=keys[3])
+
+    def __call__(self, x: Array, over: Array, see: Array, *, angles: Array | None = None, bias: Array | None = None,
+                 rate: float = 0.0, key: Key | None = None, capture: frozenset[str] = frozenset()) -> tuple[Array, dict[str, Array]]:
+        """angles [B, L, K/2] turn queries and keys (self-attention only, so L = M); the rest is as in attention()."""
+        q, k, v = self.split(self.query(x)), self.split(self.key(over)), self.split(self.value(over))
+        if angles is not None:
+            q, k = rotate(q, angles), rotate(k, angles)
+        y, aux = attention(q / math.sqrt(q.shape[-1]), k, v, see, bias=bias, rate=rate, key=key, capture=capture)
+        return self.out(y.reshape(*y.shape[:2], -1)), aux
+
+    def split(self, x: Array) -> Array:
+        return constrain(x.reshape(*x.shape[:-1], self.heads, -1), "batch", None, "heads", None)

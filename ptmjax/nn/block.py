@@ -1,0 +1,82 @@
+"""A transformer layer, and the contract that every layer keeps.
+
+B rows, L length, D width.
+"""
+from collections.abc import Callable
+
+import jax
+from flax import nnx
+
+from ptmjax.nn.attention import Attention
+from ptmjax.nn.dropout import dropout
+from ptmjax.nn.mlp import Mlp
+from ptmjax.nn.norm import Norm
+from ptmjax.nn.param import Init
+from ptmjax.types import Array, Key, PyTree, constrain, fold
+
+PLACES = ("post", "pre")
+
+
+class Block(nnx.Module):
+    """Self-attention [, cross attention], feed-forward; the norm after each sum ("post", BERT) or before each part ("pre").
+
+    The contract of a block: (state, context, memory, key, capture) -> (state, memory, aux). state is any tree of [B, ...];
+    context is what all layers see (see, bias, angles, encoded, ...); memory is this layer's own from segment to segment,
+    or None; aux holds what `capture` asks for of hidden, scores, probs, values.
+    """
+
+    def __init__(self, width: int, heads: int, hidden: int, *, act: str = "gelu", norm: str = "layer", eps: float = 1e-12,
+                 place: str = "post", rate: float = 0.1, attention_rate: float = 0.1, bias: bool = True, cross: bool = False,
+                 init: Init = 0.02, key: Array):
+        if place not in PLACES:
+            raise ValueError(f"place of the norm is {place!r}; it may be one of {PLACES}")
+        self.pre, self.rate, self.attention_rate = place == "pre", rate, attention_rate
+        a, b, c, d = jax.random.split(key, 4)
+        self.attention = Attention(width, heads, bias=bias, init=init, key=a)
+        self.mlp = Mlp(width, hidden, act, bias=bias, init=init, key=b)
+        self.cross = Attention(width, heads, bias=bias, init=init, key=c) if cross else None
+        self.norms = nnx.Dict({name: Norm(width, norm, eps, key=d) for name in ("attention", "mlp") + ("cross",) * cross})
+
+    def residual(self, x: Array, name: str, part: Callable[[Array], tuple[Array, dict]], key: Key | None) -> tuple[Array, dict]:
+        """x plus the dropped-out part, the norm before or after; [B, L, D] and the part's aux."""
+        norm = self.norms[name]
+        y, aux = part(norm(x) if self.pre else x)
+        x = constrain(x + dropout(y, self.rate, fold(key, name)), "batch", None, None)
+        return (x if self.pre else norm(x)), aux
+
+    def attend(self, x: Array, context: dict[str, Array], key: Key | None, capture: frozenset[str]) -> tuple[Array, dict]:
+        return self.residual(x, "attention", lambda h: self.attention(
+            h, h, context["see"], angles=context.get("angles"), bias=context.get("bias"), rate=self.attention_rate,
+            key=fold(key, "probs"), capture=capture), key)
+
+    def cross_attend(self, x: Array, context: dict[str, Array], key: Key | None, capture: frozenset[str]) -> tuple[Array, dict]:
+        x, aux = self.residual(x, "cross", lambda h: self.cross(
+            h, context["encoded"], context["encoded_see"], rate=self.attention_rate, key=fold(key, "cross_probs"), capture=capture), key)
+        return x, {f"cross_{name}": a for name, a in aux.items()}
+
+    def __call__(self, state: Array, context: dict[str, Array], memory: PyTree, key: Key | None,
+                 capture: frozenset[str]) -> tuple[Array, PyTree, dict[str, Array]]:
+        x, aux = self.attend(state, context, key, capture)
+        if self.cross is not None:
+            x, more = self.cross_attend(x, context, key, capture)
+            aux |= more
+        x, _ = self.residual(x, "mlp", lambda h: (self.mlp(h), {}), key)
+        return x, memory, aux | ({"hidden": x} if "hidden" in capture else {})
+
+    def init_memory(self, rows: int, reach: int | None = None) -> PyTree:
+        """Zeros [rows, ...] where a block keeps memory; `reach` is how far it looks back, None its own default."""
+        return None
+
+
+class Final(nnx.Module):
+    """The norm after the last layer that "pre" blocks need (GPT-2, T5), itself a block: groups [(Block, 12), (Final, 1)]."""
+
+    def __init__(self, width: int, *, norm: str = "layer", eps: float = 1e-12, key: Array):
+        self.norm = Norm(width, norm, eps, key=key)
+
+    def __call__(self, state: Array, context: dict[str, Array], memory: PyTree, key: Key | None,
+                 capture: frozenset[str]) -> tuple[Array, PyTree, dict[str, Array]]:
+        return self.norm(state), memory, {}
+
+    def init_memory(self, rows: int, reach: int | None = None) -> PyTree:
+        return None

@@ -1,0 +1,44 @@
+"""The position-wise feed-forward layer.
+
+D width, F hidden.
+"""
+import functools
+
+import jax
+from flax import nnx
+
+from ptmjax.nn.linear import Linear
+from ptmjax.nn.param import Init
+from ptmjax.types import Array, constrain
+
+ACTIVATIONS = {
+    "gelu": functools.partial(jax.nn.gelu, approximate=False),
+    "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),  # jax's own default; BERT's first release, GPT
+    "relu": jax.nn.relu,
+    "silu": jax.nn.silu,
+    "tanh": jax.numpy.tanh,
+}
+GATED = "gated_"
+
+
+def activation(name: str):
+    """The function called `name`; ValueError for an unknown one."""
+    if name not in ACTIVATIONS:
+        raise ValueError(f"activation is {name!r}; it may be one of {sorted(ACTIVATIONS)}")
+    return ACTIVATIONS[name]
+
+
+class Mlp(nnx.Module):
+    """[B, L, D] -> [B, L, D]: act(x wi) wo, or with "gated_gelu" and the like act(x wg) * (x wi) wo (Shazeer 2020)."""
+
+    def __init__(self, width: int, hidden: int, act: str, *, bias: bool = True, init: Init = 0.02, key: Array):
+        a, b, c = jax.random.split(key, 3)
+        self.act = activation(act.removeprefix(GATED))
+        self.wi = Linear(width, hidden, ("embed", "mlp"), bias=bias, init=init, key=a)
+        self.gate = Linear(width, hidden, ("embed", "mlp"), bias=bias, init=init, key=c) if act.startswith(GATED) else None
+        self.wo = Linear(hidden, width, ("mlp", "embed"), bias=bias, init=init, key=b)
+
+    def __call__(self, x: Array) -> Array:
+        h = constrain(self.wi(x), "batch", None, "mlp")
+        h = self.act(h) if self.gate is None else self.act(constrain(self.gate(x), "batch", None, "mlp")) * h
+        return self.wo(h)

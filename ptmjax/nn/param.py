@@ -1,0 +1,39 @@
+"""Parameters: one place that makes them, with logical axis names and an initial law."""
+import math
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from ptmjax.types import Array
+
+nnx.use_eager_sharding(False)  # names stay metadata until a mesh is chosen; nnx would otherwise demand one here
+
+Init = float | str  # a standard deviation (normal cut at two of them, as BERT), or "fan_in", "zeros", "ones"
+VOCAB_MULTIPLE = 128  # vocabularies are padded to this, never to the mesh: checkpoints do not depend on it
+
+
+def draw(key: Array, shape: tuple[int, ...], init: Init, fan_in: int | None = None) -> Array:
+    """An initial array; fan_in defaults to the first axis."""
+    if init == "zeros":
+        return jnp.zeros(shape)
+    if init == "ones":
+        return jnp.ones(shape)
+    if init == "fan_in":
+        return jax.random.normal(key, shape) * (fan_in or shape[0]) ** -0.5
+    if isinstance(init, str):
+        raise ValueError(f"init is {init!r}; it may be a standard deviation, 'fan_in', 'zeros' or 'ones'")
+    return init * jax.random.truncated_normal(key, -2, 2, shape)
+
+
+def param(key: Array, shape: tuple[int, ...], names: tuple[str | None, ...], init: Init, real: int | None = None) -> nnx.Param:
+    """A parameter whose axes are called `names`; past the first `real` entries of its first axis lies padding, never counted."""
+    if len(names) != len(shape):
+        raise ValueError(f"{len(names)} axis names {names} for a parameter of shape {shape}")
+    unused = 0 if real is None else (shape[0] - real) * math.prod(shape[1:])
+    return nnx.Param(draw(key, shape, init), out_sharding=names, unused=unused)
+
+
+def padded(size: int) -> int:
+    """The number of rows of a table for `size` entries of a vocabulary."""
+    return math.ceil(size / VOCAB_MULTIPLE) * VOCAB_MULTIPLE

@@ -1,0 +1,44 @@
+"""Losses on tokens.
+
+B rows, L length, K slots.
+"""
+from typing import Any
+
+from ptmjax.objectives.base import weighted
+from ptmjax.types import Array, Batch, Keys, Slots, Sum, slots
+
+
+class Mlm:
+    """Masked language model (Devlin et al. 2019, section 3.1): cross entropy of `targets` where weights > 0, in K slots a row.
+
+    A row with more scored positions than slots loses the rest: metric `overflow`, the share lost, is 0 in shipped runs.
+    """
+
+    def __init__(self, slots: int, head: str = "mlm"):
+        self.slots, self.head = slots, head
+
+    def pick(self, batch: Batch) -> Slots:
+        return slots(batch["weights"], self.slots)
+
+    def weights(self, batch: Batch) -> dict[str, Array]:
+        return {"mlm": self.pick(batch).weight.sum()}
+
+    def losses(self, net: Any, out: Any, batch: Batch, keys: Keys) -> tuple[dict[str, Sum], dict[str, Sum]]:
+        at = self.pick(batch)
+        loss, hit = net.nll(self.head, out.state, at.take(batch["targets"]), at)
+        overflow = Sum(at.overflow.astype(loss.dtype), (batch["weights"] > 0).sum().astype(loss.dtype))
+        return {"mlm": weighted(loss, at.weight)}, {"accuracy": weighted(hit, at.weight), "overflow": overflow}
+
+
+class Sentence:
+    """Cross entropy of the row's `label` (next sentence, sentence order), each row by its row_weights."""
+
+    def __init__(self, name: str = "nsp"):
+        self.name = name
+
+    def weights(self, batch: Batch) -> dict[str, Array]:
+        return {self.name: batch["row_weights"].sum()}
+
+    def losses(self, net: Any, out: Any, batch: Batch, keys: Keys) -> tuple[dict[str, Sum], dict[str, Sum]]:
+        loss, hit = net.nll(self.name, out.state, batch["label"])
+        return {self.name: weighted(loss, batch["row_weights"])}, {f"{self.name}_accuracy": weighted(hit, batch["row_weights"])}

@@ -1,0 +1,39 @@
+"""The device mesh: data (rows), fsdp (rows and parameters), model (tensor parallel)."""
+import math
+
+import jax
+from jax.sharding import AxisType, Mesh
+
+from ptmjax.types import UserError
+
+AXES = ("data", "fsdp", "model")
+
+
+def parse(text: str) -> dict[str, int]:
+    """"data=4,model=2" -> sizes; -1 once for what is left. A fault is a UserError."""
+    sizes = {}
+    for part in filter(None, text.replace(" ", "").split(",")):
+        name, _, size = part.partition("=")
+        if name not in AXES or not size.lstrip("-").isdigit() or name in sizes:
+            raise UserError(f"mesh {text!r}: {part!r} is not one of {', '.join(f'{a}=N' for a in AXES)}, each at most once")
+        sizes[name] = int(size)
+    return sizes
+
+
+def make_mesh(text: str = "", devices: list | None = None) -> Mesh:
+    """The mesh of `text`, for example "data=-1,model=2"; axes not named are 1, data takes all devices by default.
+
+    Auto axes: sharding is propagated by the compiler from what `constrain` says (Explicit axes refuse the embedding gather).
+    """
+    devices = jax.devices() if devices is None else devices
+    sizes = {"data": -1, "fsdp": 1, "model": 1} | parse(text)
+    free = [a for a in AXES if sizes[a] == -1]
+    known = math.prod(s for s in sizes.values() if s != -1)
+    if any(s == 0 or s < -1 for s in sizes.values()) or len(free) > 1:
+        raise UserError(f"mesh {text!r}: sizes are positive, and -1 (what is left) may stand once")
+    if free and len(devices) % known == 0:
+        sizes[free[0]] = len(devices) // known
+    if math.prod(sizes.values()) != len(devices):
+        raise UserError(f"mesh {text!r} takes {'a multiple of ' if free else ''}{known} devices but there are {len(devices)}: "
+                        "make the product of its axes equal the number of devices")
+    return jax.make_mesh(tuple(sizes[a] for a in AXES), AXES, axis_types=(AxisType.Auto,) * 3, devices=devices)

@@ -1,0 +1,38 @@
+"""Where arrays live: NamedShardings from logical names, checked before anything is allocated."""
+import math
+from collections.abc import Mapping
+
+import jax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+
+from ptmjax.types import ROWS, PyTree, UserError, spec
+
+
+def rows_sharding(mesh: Mesh) -> NamedSharding:
+    """Arrays whose first axis counts the rows of a batch."""
+    return NamedSharding(mesh, P(ROWS))
+
+
+def row_shards(mesh: Mesh) -> int:
+    return math.prod(mesh.shape[a] for a in ROWS)
+
+
+def placed(mesh: Mesh, name: str, shape: tuple[int, ...], names: tuple[str | None, ...]) -> NamedSharding:
+    """The sharding of the parameter `name`; an axis that the mesh does not divide is a UserError that says which."""
+    wanted = spec(*names)
+    for size, axis, logical in zip(shape, wanted, names):
+        parts = math.prod(mesh.shape[a] for a in ((axis,) if isinstance(axis, str) else axis or ()))
+        if size % parts:
+            raise UserError(f"parameter {name} {list(shape)}: axis {logical!r} of {size} does not divide by mesh axis {axis!r} of {parts}; "
+                            "choose another mesh or size")
+    return NamedSharding(mesh, wanted)
+
+
+def follow(tree: PyTree, params: Mapping[str, jax.ShapeDtypeStruct], shardings: Mapping[str, NamedSharding], otherwise: NamedSharding) -> PyTree:
+    """Shardings of an optimizer's state: a leaf whose path ends in a parameter's name and that has its shape lies as that
+    parameter does; any other (counters, factored rows) lies as `otherwise`."""
+    def one(path, x):
+        last = str(getattr(path[-1], "key", "")) if path else ""
+        return shardings[last] if last in params and params[last].shape == x.shape else otherwise
+
+    return jax.tree_util.tree_map_with_path(one, tree)
