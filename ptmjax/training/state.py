@@ -1,0 +1,79 @@
+"""The state of a run, and how it is born sharded.
+
+B rows of a batch.
+"""
+import zlib
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+
+from ptmjax.models.multi import Build
+from ptmjax.objectives.base import Objective
+from ptmjax.parallel.sharding import follow, placed, row_shards, rows_sharding
+from ptmjax.types import Array, PyTree, UserError, pytree
+
+
+@pytree
+class TrainState:
+    step: Array  # () int32: steps done
+    params: dict[str, Array]  # by path, float32
+    opt_state: PyTree  # of the parameters that are not frozen
+    rng: Array  # () typed key; the step's keys are fold_ins of it, so nothing else is to be saved
+    carry: PyTree  # the objective's: leaves [B, ...], cut into micro-batches with the batch
+    loop: dict[str, Array]  # scalars of the loop: skipped (non-finite steps so far)
+
+
+def key_of(seed: int, name: str) -> Array:
+    """The one SEED has named branches: params, step, ..."""
+    return jax.random.fold_in(jax.random.key(seed), zlib.crc32(name.encode()))
+
+
+class Plan(NamedTuple):
+    """All that is fixed before the first step: what it builds, where it lies, without an array made."""
+
+    build: Build
+    objective: Objective
+    tx: optax.GradientTransformation
+    mesh: Mesh
+    rows: int
+    seed: int
+    micro: int
+
+    def trainable(self, params: dict[str, Any]) -> dict[str, Any]:
+        return {name: v for name, v in params.items() if name not in self.build.frozen}
+
+    def born(self) -> TrainState:
+        """The state at step 0 (under jit)."""
+        params = self.build.init(key_of(self.seed, "params"))
+        return TrainState(jnp.int32(0), params, self.tx.init(self.trainable(params)), key_of(self.seed, "step"),
+                          self.objective.init_carry(self.build.nets(params), self.rows), {"skipped": jnp.int32(0)})
+
+    def abstract(self) -> TrainState:
+        """Shapes, types and shardings of the state; a mesh or batch that does not divide is a UserError."""
+        parts = row_shards(self.mesh) * self.micro
+        if self.rows % parts:
+            raise UserError(f"a batch of {self.rows} rows does not divide by {row_shards(self.mesh)} row shards of the mesh times "
+                            f"{self.micro} micro-batches: make the batch a multiple of {parts}")
+        state, everywhere = jax.eval_shape(self.born), NamedSharding(self.mesh, P())
+        for path, x in jax.tree_util.tree_leaves_with_path(state.carry):
+            if x.ndim == 0 or x.shape[0] != self.rows:
+                raise ValueError(f"carry{jax.tree_util.keystr(path)} is {list(x.shape)}: its first axis must count the {self.rows} rows")
+        params = {n: placed(self.mesh, n, leaf.shape, leaf.names) for n, leaf in self.build.leaves.items()}
+        rows = rows_sharding(self.mesh)
+        shardings = TrainState(everywhere, params, follow(state.opt_state, state.params, params, everywhere), everywhere,
+                               jax.tree.map(lambda _: rows, state.carry), {"skipped": everywhere})
+        return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), state, shardings)
+
+    def create(self) -> TrainState:
+        """The state at step 0, every array made where it will live."""
+        shardings = jax.tree.map(lambda x: x.sharding, self.abstract())
+        with jax.set_mesh(self.mesh):
+            return jax.jit(self.born, out_shardings=shardings)()
+
+
+def fresh(carry: PyTree, start: Array) -> PyTree:
+    """Zeros in the rows [B] that begin a new stream."""
+    return jax.tree.map(lambda c: jnp.where(start.reshape(-1, *[1] * (c.ndim - 1)), jnp.zeros_like(c), c), carry)

@@ -1,0 +1,105 @@
+"""The one train step, and the one evaluation step.
+
+B rows of the global batch, M micro-batches.
+"""
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from ptmjax.models.multi import Build
+from ptmjax.objectives.base import Objective
+from ptmjax.training.state import Plan, TrainState, fresh, key_of
+from ptmjax.types import Array, Batch, Key, Keys, PyTree, Sum, check, constrain
+
+
+def make_step(plan: Plan) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, Array]]]:
+    """(state, batch) -> (state, metrics), one jit; the old state is given up (donated).
+
+    It differentiates sum_k c_k S_k / W_k with the denominators W_k promised by weights() over the whole batch, so M
+    micro-batches give the gradient of one. Metrics gap/k = |W_k - realised| are 0 or an objective is wrong. A step whose
+    gradient is not finite changes neither parameters, optimizer nor carry, and is counted.
+    """
+    objective, tx = plan.objective, plan.tx
+    if plan.micro > 1 and objective.coupled:
+        raise ValueError(f"{type(objective).__name__} couples the rows of a batch: micro-batches must be 1, not {plan.micro}")
+
+    def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
+        check(batch, ("index", "start"))
+        promised = objective.weights(batch)
+        train = plan.trainable(state.params)
+        frozen = {name: v for name, v in state.params.items() if name not in train}
+        xs = cut((batch, jnp.arange(plan.rows), fresh(state.carry, batch["start"])), plan.micro)
+        (grads, sums, metrics), carry = accumulate(micro_loss(plan, state, frozen, promised), train, xs)
+        norm = optax.tree.norm(grads)
+        finite = jnp.isfinite(norm)
+        keep = lambda new, old: jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)
+        updates, opt_state = tx.update(grads, state.opt_state, train)
+        means = {name: s.mean() for name, s in sums.items()}
+        report = {"loss": objective.total(means), "grad_norm": norm, "skipped": ~finite}
+        report |= {f"gap/{name}": jnp.abs(sums[name].weight - w) for name, w in promised.items()}
+        state = TrainState(state.step + 1, keep(optax.apply_updates(train, updates), train) | frozen, keep(opt_state, state.opt_state),
+                           state.rng, keep(join(carry), state.carry), {"skipped": state.loop["skipped"] + ~finite})
+        return state, report | means | {name: s.mean() for name, s in metrics.items()}
+
+    return jax.jit(step, donate_argnums=0, out_shardings=(jax.tree.map(lambda x: x.sharding, plan.abstract()), None))
+
+
+def micro_loss(plan: Plan, state: TrainState, frozen: dict[str, Array], promised: dict[str, Array]) -> Callable:
+    """(train params, (batch, row numbers, carry)) -> (loss, (sums, metrics, carry)) of one micro-batch."""
+    key = jax.random.fold_in(state.rng, state.step)
+
+    def loss(train, xs):
+        batch, rows, carry = xs
+        keys = Keys(Key(jax.random.fold_in(key, 0), rows), Key(jax.random.fold_in(key, 1), rows))
+        sums, carry, metrics = plan.objective.losses(plan.build.nets(train | frozen), batch, keys, state.step, carry)
+        if set(sums) != set(promised) and (plan.micro > 1 or not plan.objective.coupled):
+            raise ValueError(f"{type(plan.objective).__name__}: weights() names {sorted(promised)}, losses() names {sorted(sums)}")
+        means = {name: Sum(s.value, jax.lax.stop_gradient(promised.get(name, s.weight))).mean() for name, s in sums.items()}
+        return plan.objective.total(means), (sums, metrics, carry)
+
+    return loss
+
+
+def accumulate(loss: Callable, train: dict[str, Array], xs: PyTree) -> tuple[tuple, PyTree]:
+    """Scans the micro-batches (leaves [M, B/M, ...]): ((gradients, sums, metrics) added up, carry [M, B/M, ...])."""
+    def one(train, x):
+        grads, (sums, metrics, carry) = jax.grad(loss, has_aux=True)(train, x)
+        return (grads, sums, metrics), carry
+
+    def body(total, x):
+        new, carry = one(train, x)
+        return jax.tree.map(jnp.add, total, new), carry
+
+    like, _ = jax.eval_shape(one, train, jax.tree.map(lambda x: x[0], xs))
+    return jax.lax.scan(body, jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), like), xs)
+
+
+def by_rows(tree: PyTree, lead: int = 0) -> PyTree:
+    """Shards axis `lead` of every leaf as rows."""
+    return jax.tree.map(lambda x: constrain(x, *[None] * lead, "batch", *[None] * (x.ndim - lead - 1)), tree)
+
+
+def cut(tree: PyTree, micro: int) -> PyTree:
+    """Leaves [B, ...] -> [M, B/M, ...]; micro-batch m takes rows m, m + M, ..., so that no row changes its device."""
+    return by_rows(jax.tree.map(lambda x: x.reshape(x.shape[0] // micro, micro, *x.shape[1:]).swapaxes(0, 1), tree), lead=1)
+
+
+def join(tree: PyTree) -> PyTree:
+    """The inverse of cut."""
+    return by_rows(jax.tree.map(lambda x: x.swapaxes(0, 1).reshape(-1, *x.shape[2:]), tree))
+
+
+def make_eval(build: Build, objective: Objective, seed: int = 0) -> Callable:
+    """(params, batch, carry, step) -> ({name: Sum} of losses and metrics, carry): the same losses() without dropout.
+
+    What is sampled is keyed by record id, so the result depends neither on batch size nor on hosts.
+    """
+    def evaluate(params, batch, carry, step):
+        check(batch, ("index", "start"))
+        keys = Keys(None, Key(key_of(seed, "evaluation"), batch["index"]))
+        sums, carry, metrics = objective.losses(build.nets(params), batch, keys, step, fresh(carry, batch["start"]))
+        return sums | metrics, carry
+
+    return jax.jit(evaluate)
