@@ -1,0 +1,135 @@
+"""Checkpoints through Orbax: written in the background, taken up on any mesh, and a broken one never stops a run."""
+import logging
+from collections.abc import Callable
+
+import jax
+import numpy as np
+from etils import epath
+from jax.experimental import multihost_utils
+from orbax.checkpoint import v1 as ocp
+
+from ptmjax.types import PyTree, UserError
+
+FORMAT = 1  # raise it when the tree changes, and keep reading the earlier ones
+
+
+class Checkpoints:
+    """Steps under one folder, the newest `keep` of them kept; `say` hears about a step that was passed over.
+
+    A save first copies the arrays, so the donated state of the next step does no harm; an error of a save that runs in
+    the background is raised by the next save or by close().
+    """
+
+    def __init__(self, folder: epath.PathLike, keep: int = 2, say: Callable[[str], None] = print):
+        self.folder, self.keep, self.say = epath.Path(folder).absolute(), keep, say
+        self.manager: ocp.training.Checkpointer | None = None
+        self.saving: tuple[int, ocp.AsyncResponse] | None = None
+        logging.getLogger("absl").setLevel(logging.ERROR)  # Orbax tells every step of a save,
+        logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # and a damaged file in pages: it is named in one line below
+
+    def steps(self) -> list[int]:
+        """Whole steps, oldest first."""
+        if not self.folder.exists():
+            return []
+        return sorted(int(p.name) for p in self.folder.iterdir() if p.name.isdigit())
+
+    def restore(self, like: Callable[[int], PyTree]) -> PyTree | None:
+        """The newest step that can be read, placed as the ShapeDtypeStructs of like(step) say; None where there is none.
+
+        A step that cannot be read is named and set aside under another name; a step of another model is a UserError.
+        """
+        for path in sorted(self.folder.glob("*tmp*")) if self.folder.exists() else []:
+            self.say(f"checkpoint {path} is half-written (the run was killed in a save) and is passed over")
+        for step in reversed(self.steps()):
+            state = self.attempt(step, like(step))
+            if state is not None:
+                return state
+        return None
+
+    def attempt(self, step: int, like: PyTree) -> PyTree | None:
+        fault, state, path = None, None, self.folder / str(step)
+        try:
+            stored = ocp.metadata(path)
+            compare(path, stored, like)
+            state = ocp.load(path, like)
+        except UserError:
+            raise
+        except Exception as e:  # whatever a damaged file makes of Orbax: the step is unreadable, for all processes
+            fault = e
+        if not everywhere(fault is None):
+            self.set_aside(step, fault)
+            return None
+        return state
+
+    def set_aside(self, step: int, fault: Exception | None) -> None:
+        number = 1
+        while (aside := self.folder / f"broken-{step}-{number}").exists():
+            number += 1
+        if jax.process_index() == 0:
+            (self.folder / str(step)).rename(aside)
+        reason = "another process could not read it" if fault is None else reason_of(fault)
+        self.say(f"checkpoint {self.folder / str(step)} cannot be read and was moved to {aside.name}: {reason}")
+        if jax.process_count() > 1:
+            multihost_utils.sync_global_devices(f"set aside {aside}")
+
+    def save(self, step: int, state: PyTree) -> None:
+        """Starts to write `state` as `step`; waits for the save before it. A full or read-only disk is a UserError."""
+        self.wait()
+        try:
+            if self.manager is None:
+                self.manager = ocp.training.Checkpointer(
+                    self.folder, preservation_policy=ocp.training.preservation_policies.LatestN(self.keep), cleanup_tmp_directories=True)
+            self.saving = step, self.manager.save_async(step, state, force=True, custom_metadata={"format": FORMAT})
+        except Exception as e:
+            raise UserError(self.failed(step, e)) from e
+
+    def wait(self) -> None:
+        """Returns once the last save is on disk."""
+        if self.saving is None:
+            return
+        (step, response), self.saving = self.saving, None
+        try:
+            response.result()
+        except Exception as e:
+            raise UserError(self.failed(step, e)) from e
+
+    def failed(self, step: int, fault: Exception) -> str:
+        return f"checkpoint {self.folder / str(step)} could not be written ({reason_of(fault)}): mend the disk and start again, the last whole step is kept"
+
+    def close(self) -> None:
+        self.wait()
+        if self.manager is not None:
+            self.manager.close()
+
+
+def everywhere(ok: bool) -> bool:
+    """Whether ok is true on all processes."""
+    return ok if jax.process_count() == 1 else bool(multihost_utils.process_allgather(np.array([ok])).all())
+
+
+def reason_of(fault: Exception) -> str:
+    """One line from the innermost cause: Orbax wraps the truth in pages of text."""
+    while fault.__cause__ is not None:
+        fault = fault.__cause__
+    return " ".join(f"{type(fault).__name__}: {fault}".split())[:200]
+
+
+def leaves(tree: PyTree) -> dict[str, jax.Array]:
+    """path -> leaf; tuples, lists, dicts and dataclasses alike, as Orbax stores them."""
+    part = lambda k: str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", k))))
+    return {"/".join(map(part, path)): x for path, x in jax.tree_util.tree_leaves_with_path(tree)}
+
+
+def compare(path: epath.Path, stored: ocp.CheckpointMetadata, like: PyTree) -> None:
+    """A UserError that names the first leaf in which the stored step and the present run differ."""
+    version = (stored.custom_metadata or {}).get("format")
+    if version != FORMAT:
+        raise UserError(f"checkpoint {path} has format {version}, this version of ptmjax reads {FORMAT}")
+    have, want = leaves(stored.metadata), leaves(like)
+    for name in sorted(have.keys() ^ want.keys()):
+        raise UserError(f"checkpoint {path} {'has' if name in have else 'lacks'} {name}, the present run {'lacks' if name in have else 'has'} it: "
+                        "is it of another model or optimizer? Choose another --workdir")
+    for name, x in want.items():
+        key = jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
+        if not key and (tuple(have[name].shape) != x.shape or have[name].dtype != x.dtype):
+            raise UserError(f"checkpoint {path}: {name} is {have[name].dtype}{list(have[name].shape)}, the present run has {x.dtype}{list(x.shape)}")

@@ -1,0 +1,166 @@
+"""The loop: stages of one run, taken up where it stopped.
+
+What is found first wins: the newest readable checkpoint of the work folder, else the initial law under the run's seed.
+A run is a list of stages (BERT: length 128, then 512); the step counter, the parameters and the learning-rate schedule go
+on from stage to stage, the carry begins anew, and so does the optimizer where a stage trains other parameters.
+"""
+import contextlib
+import dataclasses
+import itertools
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+import jax
+import optax
+from etils import epath
+from jax.sharding import Mesh, NamedSharding
+
+from ptmjax.models.multi import Build
+from ptmjax.objectives.base import Objective
+from ptmjax.parallel.sharding import rows_sharding
+from ptmjax.training.checkpoint import Checkpoints
+from ptmjax.training.metrics import Lines, Totals, number
+from ptmjax.training.state import Plan, TrainState
+from ptmjax.training.step import make_eval, make_step
+from ptmjax.types import Batch, UserError
+
+Batches = Callable[[NamedSharding, int, int], Iterator[Batch]]  # (sharding, rows, first batch): endless
+Heldout = Callable[[NamedSharding, int], Iterator[Batch]]  # (sharding, rows): every record once
+
+
+class Optimizer(Protocol):
+    def transform(self, names: Iterable[str]) -> optax.GradientTransformation: ...
+
+
+class Watcher(Protocol):
+    """Who looks on (progress bar, TensorBoard); called on process 0. A line is what stands in metrics.jsonl."""
+
+    def trained(self, line: Mapping, seconds: float, tokens: int) -> None:
+        """After a logged step; seconds and tokens since the one before."""
+
+    def evaluated(self, line: Mapping) -> None: ...
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One part of a run: networks (with what is frozen), loss, data, and its length in steps of `rows` rows."""
+
+    build: Build
+    objective: Objective
+    optimizer: Optimizer
+    batches: Batches
+    steps: int
+    rows: int
+    micro: int = 1
+    heldout: Mapping[str, Heldout] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Every:
+    """How often, in steps; 0 is never. The last step of a stage is always logged, evaluated and saved."""
+
+    log: int = 10
+    evaluate: int = 500
+    save: int = 500
+
+
+class Run(NamedTuple):
+    """What all stages share."""
+
+    mesh: Mesh
+    every: Every
+    checkpoints: Checkpoints
+    metrics: Lines | None  # None on all processes but the first
+    timing: Lines | None
+    watchers: Sequence[Watcher]
+
+
+def train(stages: Sequence[Stage], workdir: epath.PathLike, mesh: Mesh, *, seed: int = 0, every: Every = Every(), keep: int = 2,
+          watchers: Sequence[Watcher] = (), say: Callable[[str], None] = print) -> TrainState:
+    """Runs the stages from where the work folder stands and returns the last state."""
+    folder = epath.Path(workdir)
+    plans = [plan_of(stage, mesh, seed) for stage in stages]
+    ends = list(itertools.accumulate(stage.steps for stage in stages))
+    stage_at = lambda step: next((i for i, end in enumerate(ends) if step <= end), len(ends) - 1)
+    with contextlib.ExitStack() as stack:
+        checkpoints = stack.enter_context(contextlib.closing(Checkpoints(folder / "checkpoints", keep, say)))
+        state = checkpoints.restore(lambda step: plans[stage_at(step)].abstract())
+        state = plans[0].create() if state is None else state
+        done = int(state.step)
+        first = jax.process_index() == 0
+        lines = [stack.enter_context(contextlib.closing(Lines(folder / name, done))) if first else None for name in ("metrics.jsonl", "timing.jsonl")]
+        run = Run(mesh, every, checkpoints, *lines, watchers if first else ())
+        for stage, plan, end in zip(stages, plans, ends):
+            if done < end:
+                begin = end - stage.steps
+                state = adopt(plan, state) if 0 < begin == done else state
+                state = run_stage(run, stage, plan, state, begin, end)
+                done = end
+        return state
+
+
+def plan_of(stage: Stage, mesh: Mesh, seed: int) -> Plan:
+    trainable = [name for name in stage.build.leaves if name not in stage.build.frozen]
+    return Plan(stage.build, stage.objective, stage.optimizer.transform(trainable), mesh, stage.rows, seed, stage.micro)
+
+
+def adopt(plan: Plan, state: TrainState) -> TrainState:
+    """The state with which a later stage begins: its own carry, and its own optimizer where that has another tree."""
+    new = plan.create()
+    if state.params.keys() != new.params.keys():
+        raise UserError(f"a stage has other parameters than the one before it: {sorted(state.params.keys() ^ new.params.keys())[:4]}")
+    goes_on = jax.tree.structure(state.opt_state) == jax.tree.structure(new.opt_state)
+    return dataclasses.replace(state, carry=new.carry, opt_state=state.opt_state if goes_on else new.opt_state)
+
+
+def run_stage(run: Run, stage: Stage, plan: Plan, state: TrainState, begin: int, end: int) -> TrainState:
+    """Steps begin + 1 .. end, from where the state stands. At a step: log, evaluate, save, in this order, so that a
+    restored step has all its lines."""
+    step_fn, eval_fn = make_step(plan), make_eval(plan.build, plan.objective)
+    batches = stage.batches(rows_sharding(run.mesh), stage.rows, int(state.step) - begin)
+    since, tokens = time.perf_counter(), 0
+    with jax.set_mesh(run.mesh):
+        for step in range(int(state.step) + 1, end + 1):
+            batch = next(batches)
+            state, metrics = step_fn(state, batch)
+            tokens += batch["tokens"].size
+            due = lambda every: step == end or (every and step % every == 0)
+            if due(run.every.log):
+                line = {"step": step} | {name: number(x) for name, x in sorted(metrics.items())}
+                log(run, line, time.perf_counter() - since, tokens)
+                since, tokens = time.perf_counter(), 0
+            if due(run.every.evaluate):
+                for name, heldout in stage.heldout.items():
+                    report(run, {"step": step, "set": name} | evaluate(plan, eval_fn, state, heldout(rows_sharding(run.mesh), stage.rows)))
+            if due(run.every.save):
+                run.checkpoints.save(step, state)
+    return state
+
+
+def log(run: Run, line: dict, seconds: float, tokens: int) -> None:
+    if run.metrics is not None:
+        run.metrics.write(line)
+        run.timing.write({"step": line["step"], "seconds": round(seconds, 4), "tokens": tokens})
+    for watcher in run.watchers:
+        watcher.trained(line, seconds, tokens)
+
+
+def report(run: Run, line: dict) -> None:
+    if run.metrics is not None:
+        run.metrics.write(line)
+    for watcher in run.watchers:
+        watcher.evaluated(line)
+
+
+def evaluate(plan: Plan, eval_fn: Callable, state: TrainState, batches: Iterator[Batch]) -> dict[str, float]:
+    """Losses and metrics over all records of `batches`, each counted once, and how many there were."""
+    totals, records = Totals(), 0
+    start = lambda params: plan.objective.init_carry(plan.build.nets(params), plan.rows)
+    carry = jax.jit(start, out_shardings=rows_sharding(plan.mesh))(state.params)
+    for batch in batches:
+        sums, carry = eval_fn(state.params, batch, carry, state.step)
+        totals.add(sums)
+        records += int((batch["index"] >= 0).sum())
+    return totals.means() | {"records": records}

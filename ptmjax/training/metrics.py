@@ -1,0 +1,67 @@
+"""Where numbers go: metrics.jsonl (deterministic, cut on resume), timing.jsonl, TensorBoard."""
+import json
+import math
+from collections.abc import Mapping
+
+import numpy as np
+from etils import epath
+
+from ptmjax.types import Sum
+
+
+def number(x) -> float | int | bool | None:
+    """A value as JSON has it; what is not finite (a skipped step) is null."""
+    x = np.asarray(x).item()
+    return x if isinstance(x, (bool, int)) else round_trip(x) if math.isfinite(x) else None
+
+
+def round_trip(x: float) -> float:
+    """The shortest decimal that gives the same float32: lines stay short and resume bit-equal."""
+    return float(str(np.float32(x)))
+
+
+class Lines:
+    """A file of JSON lines with a `step` each. On opening, lines past step `keep` (and a half-written last one) are cut."""
+
+    def __init__(self, path: epath.PathLike, keep: int):
+        self.path = epath.Path(path)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        kept = [line for line in read_lines(self.path) if line["step"] <= keep]
+        text = "".join(json.dumps(line) + "\n" for line in kept)
+        if not self.path.exists() or self.path.read_text() != text:
+            fresh = self.path.with_name(self.path.name + ".new")
+            fresh.write_text(text)
+            fresh.replace(self.path)
+        self.file = self.path.open("a")
+
+    def write(self, line: Mapping) -> None:
+        self.file.write(json.dumps(line) + "\n")
+        self.file.flush()
+
+    def close(self) -> None:
+        self.file.close()
+
+
+def read_lines(path: epath.PathLike) -> list[dict]:
+    """The whole lines of a file that a killed process may have left half-written; [] where there is none."""
+    path = epath.Path(path)
+    if not path.exists():
+        return []
+    whole = path.read_text().split("\n")[:-1]
+    return [json.loads(line) for line in whole]
+
+
+class Totals:
+    """Sums of a whole evaluation, added in float64 over batches: ratios are taken once, at the end."""
+
+    def __init__(self):
+        self.value: dict[str, float] = {}
+        self.weight: dict[str, float] = {}
+
+    def add(self, sums: Mapping[str, Sum]) -> None:
+        for name, s in sums.items():
+            self.value[name] = self.value.get(name, 0.0) + float(s.value)
+            self.weight[name] = self.weight.get(name, 0.0) + float(s.weight)
+
+    def means(self) -> dict[str, float]:
+        return {name: v / self.weight[name] if self.weight[name] else 0.0 for name, v in self.value.items()}
