@@ -21,7 +21,8 @@ class Source:
     Args:
         records: `len` and `[i]` give columns (records.Records, or a list).
         order: positions -> (record, epoch, start) (order.py).
-        corruption: (columns, rng, records) -> arrays of constant shape, pure.
+        corruption: (columns, rng, records) -> arrays of constant shape, pure; its method `rows`, where it has one, does
+            many rows at once and gives the same.
         seed, name: with record and epoch, the key of the example's randomness; name is the task's.
     """
 
@@ -29,29 +30,47 @@ class Source:
         if not len(records):
             raise UserError(f"task {name}: there are no records to read, the split is empty")
         self.records, self.order, self.corruption, self.seed, self.name = records, order, corruption, seed, name
-        self.spec = {key: (x.shape, x.dtype) for key, x in self._make(0, 0, True).items()}
+        self.spec = {key: (x.shape[1:], x.dtype) for key, x in self._make([0], [0], [True]).items()}
         check({key: np.empty((1, *shape), kind) for key, (shape, kind) in self.spec.items()})
 
-    def _make(self, record: int, epoch: int, start: bool) -> dict[str, np.ndarray]:
-        out = self.corruption(self.records[record], counter(self.seed, self.name, record, epoch), self.records)
-        return {"row_weights": np.float32(1), **out, "index": np.int32(record), "start": np.bool_(start)}
+    def _make(self, record: list[int], epoch: list[int], start: list[bool]) -> dict[str, np.ndarray]:
+        columns = [self.records[r] for r in record]
+        rngs = [counter(self.seed, self.name, r, e) for r, e in zip(record, epoch)]
+        if hasattr(self.corruption, "rows"):
+            out = self.corruption.rows(columns, rngs, self.records)
+        else:
+            out = _stack([self.corruption(c, rng, self.records) for c, rng in zip(columns, rngs)], self.name, record)
+        ones = np.ones(len(record), np.float32)
+        return {"row_weights": ones, **out, "index": np.array(record, np.int32), "start": np.array(start, np.bool_)}
 
     def example(self, position: int) -> dict[str, np.ndarray]:
         """What the corruption gave, with index (record id), start, and row_weights where it gave none."""
-        return self.examples(np.array([position]))[0]
+        return {key: x[0] for key, x in self.examples(np.array([position])).items()}
 
-    def examples(self, positions: np.ndarray) -> list[dict[str, np.ndarray]]:
-        """The examples at positions [B].
+    def examples(self, positions: np.ndarray) -> dict[str, np.ndarray]:
+        """The examples at positions [B], stacked, through the corruption's `rows` where it has one (the same, faster).
 
         Raises:
-            ValueError: the corruption changed its keys, shapes or dtypes, which would compile the step again.
+            ValueError: the corruption changes its keys, shapes or dtypes, which would compile the step again.
         """
-        made = [self._make(*place) for place in zip(*(x.tolist() for x in self.order(positions)))]
-        for example in made:
-            if any((x.shape, x.dtype) != self.spec.get(key) for key, x in example.items()) or len(example) != len(self.spec):
-                found = {key: (x.shape, x.dtype) for key, x in example.items()}
-                raise ValueError(f"task {self.name}, record {example['index']}: the corruption gave {found}, for record 0 it gave {self.spec}")
-        return made
+        out = self._make(*(x.tolist() for x in self.order(positions)))
+        found = {key: (x.shape[1:], x.dtype) for key, x in out.items()}
+        if found != self.spec:
+            raise ValueError(f"task {self.name}, records {out['index'].tolist()}: the corruption gave {found}, for record 0 {self.spec}")
+        return out
+
+    def filler(self, rows: int) -> dict[str, np.ndarray]:
+        """Rows that count for nothing: the pad value of every key (types.BATCH)."""
+        return {key: np.full((rows, *shape), BATCH[key].pad, kind) for key, (shape, kind) in self.spec.items()}
+
+
+def _stack(examples: list[dict[str, np.ndarray]], name: str, record: list[int]) -> dict[str, np.ndarray]:
+    kinds = [{key: (np.shape(x), np.asarray(x).dtype) for key, x in example.items()} for example in examples]
+    for other, kind in zip(record, kinds):
+        if kind != kinds[0]:
+            raise ValueError(f"task {name}: the corruption gave {kind} for record {other}, {kinds[0]} for record {record[0]}")
+    return {key: np.stack([example[key] for example in examples]) for key in examples[0]}
+
 
     def filler(self) -> dict[str, np.ndarray]:
         """A row that counts for nothing: the pad value of every key (types.BATCH)."""
@@ -66,10 +85,6 @@ def _needed(rows: int, sharding: jax.sharding.Sharding) -> np.ndarray:
         raise UserError(f"a batch of {rows} rows does not divide over the {len(sharding.device_set)} devices of the mesh's data axes") from e
     held = sharding.addressable_devices_indices_map((rows,)).values()
     return np.unique(np.concatenate([np.arange(rows)[index] for index in held]))
-
-
-def _stack(examples: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    return {key: np.stack([example[key] for example in examples]) for key in examples[0]}
 
 
 def _place(local: dict[str, np.ndarray], rows: int, needed: np.ndarray, sharding: jax.sharding.Sharding) -> dict[str, jax.Array]:
@@ -99,7 +114,7 @@ def batches(
     `sharding` names axis 0 alone, as NamedSharding(mesh, P(("data", "fsdp"))) does, and holds for keys of every rank.
     """
     needed = _needed(rows, sharding)
-    make = lambda step: _stack(source.examples(int(step) * rows + needed))
+    make = lambda step: source.examples(int(step) * rows + needed)
     for local in _read(make, begin, sys.maxsize if end is None else end, threads, prefetch):
         yield _place(local, rows, needed, sharding)
 
@@ -114,13 +129,17 @@ def evaluation(
     total = len(source.records) if records is None else min(records, len(source.records))
     if total < 1:
         raise UserError(f"task {source.name}: an evaluation of {records} records measures nothing, give at least 1")
-    needed, filler = _needed(rows, sharding), source.filler()
-    fixed = copy.copy(source)
+    needed, fixed = _needed(rows, sharding), copy.copy(source)
     fixed.order = Sequential(total)
 
     def make(step: int) -> dict[str, np.ndarray]:
         positions = int(step) * rows + needed
-        return _stack(fixed.examples(positions[positions < total]) + [filler] * int((positions >= total).sum()))
+        real = positions[positions < total]
+        fill = source.filler(len(positions) - len(real))
+        if not len(real):  # of the last batch, this process holds filler alone
+            return fill
+        made = fixed.examples(real)
+        return {key: np.concatenate([made[key], fill[key]]) for key in made}
 
     for local in _read(make, 0, -(-total // rows), threads, prefetch):
         yield _place(local, rows, needed, sharding)

@@ -1,10 +1,10 @@
 """Masked tokens (BERT, Devlin et al. 2018, section 3.1): which pieces are predicted, and what is shown in their place.
 
-L length, n tokens with CLS and SEP, k predicted ones, V vocabulary.
+B rows, L length, n real tokens of a row (CLS and SEP counted), k predicted ones, V vocabulary, N ordinary ids.
 """
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -12,18 +12,24 @@ from ptmjax.data.vocabulary import Vocabulary
 from ptmjax.types import UserError
 
 
-def budget(n: int, rate: float, cap: int | None) -> int:
-    """How many of n real tokens (CLS and SEP counted) are predicted, as in BERT's own code: rounded, at least 1, at most cap."""
-    return min(n if cap is None else cap, max(1, round(n * rate)))
+def budget(n: np.ndarray, rate: float, cap: int | None) -> np.ndarray:
+    """k: how many of n real tokens are predicted, as in BERT's own code: n * rate rounded half to even, at least 1, at most cap."""
+    k = np.maximum(1, np.rint(np.multiply(n, rate))).astype(np.int64)
+    return k if cap is None else np.minimum(k, cap)
 
 
-def choose(draws: np.ndarray, k: int) -> np.ndarray:
-    """Places of the k smallest of the draws, in ascending order: a uniform choice without replacement."""
-    return np.sort(np.argpartition(draws, k - 1)[:k]) if k < len(draws) else np.arange(len(draws))
+def choose(free: np.ndarray, draws: np.ndarray, k: np.ndarray) -> np.ndarray:
+    """bool [B, L]: k [B] of the places where `free`, uniformly without replacement: those with the smallest draws in [0, 1).
+
+    All of them where there are no more than k.
+    """
+    draws = np.where(free, draws, 2.0)
+    last = np.take_along_axis(np.sort(draws, axis=1), k[:, None] - 1, axis=1)
+    return free & (draws <= last)
 
 
 def show(targets: np.ndarray, action: np.ndarray, draws: np.ndarray, mask: tuple[int, float], random: tuple[np.ndarray, float]) -> np.ndarray:
-    """What stands in the place of each target [k]: the id mask[0] at rate mask[1], one of random[0] at rate random[1], else itself.
+    """What stands in the place of each target: the id mask[0] at rate mask[1], one of the ids random[0] at rate random[1], else itself.
 
     One action and one draw in [0, 1) for each target, so that action and replacement do not depend on each other.
     """
@@ -74,21 +80,25 @@ class Masking:
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # not the tables: they are made again
 
     def __call__(self, example: dict[str, np.ndarray], rng: np.random.Generator, lookup: Sequence[dict]) -> dict[str, np.ndarray]:
+        return {key: x[0] for key, x in self.rows([example], [rng], lookup).items()}
+
+    def rows(self, examples: Sequence[dict], rngs: Iterable[np.random.Generator], lookup: Sequence[dict]) -> dict[str, np.ndarray]:
+        """The same for many rows at once, [B, L]: each row depends on its own example and generator alone."""
         cls, sep, mask, pad, ordinary, free = self._ids
-        body = example["tokens"][: self.length - 2]
-        n = len(body) + 2
-        targets = np.full(self.length, pad, np.int32)
-        targets[0], targets[1 : n - 1], targets[n - 1] = cls, body, sep
-        places = np.flatnonzero(free[targets[:n]])
-        k = min(len(places), budget(n, self.rate, self.cap))
-        draws = rng.random(len(places) + 2 * k)
-        chosen = places[choose(draws[: len(places)], k)]
-        tokens, weights, segments = targets.copy(), np.zeros(self.length, np.float32), np.zeros(self.length, np.int32)
-        tokens[chosen] = show(targets[chosen], draws[len(places) : -k or None][:k], draws[len(draws) - k :], (mask, self.mask), (ordinary, self.random))
-        weights[chosen] = 1
-        segments[:n] = 1
-        out = {"tokens": tokens, "targets": targets, "weights": weights, "segments": segments}
-        return out | {"types": np.zeros(self.length, np.int32)} if self.types else out
+        targets = np.full((len(examples), self.length), pad, np.int32)
+        targets[:, 0] = cls
+        n, draws = np.empty(len(examples), np.int64), np.empty((len(examples), 3, self.length))
+        for row, (example, rng) in enumerate(zip(examples, rngs, strict=True)):
+            body = example["tokens"][: self.length - 2]
+            n[row] = end = len(body) + 2
+            targets[row, 1 : end - 1], targets[row, end - 1] = body, sep
+            rng.random(out=draws[row])  # choice, action, replacement of each place
+        chosen = choose(free[targets], draws[:, 0], budget(n, self.rate, self.cap))
+        at, tokens = chosen.nonzero(), targets.copy()
+        tokens[at] = show(targets[at], draws[:, 1][at], draws[:, 2][at], (mask, self.mask), (ordinary, self.random))
+        segments = (np.arange(self.length) < n[:, None]).astype(np.int32)
+        out = {"tokens": tokens, "targets": targets, "weights": chosen.astype(np.float32), "segments": segments}
+        return out | {"types": np.zeros_like(tokens)} if self.types else out
 
     def readout(self) -> "Masking":
         """The same pieces, all shown as MASK: what a model knows from context alone."""
