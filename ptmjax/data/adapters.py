@@ -1,0 +1,110 @@
+"""SeqIO: our tasks in its registry, so that plain seqio.get_dataset and Mixtures give what the loader gives.
+
+The only file of data/ that imports seqio and tensorflow. seqio's own packers and EncoderFeatureConverter do not fit these
+features (they count non-zeros, and score only MASK): use neither.
+"""
+import collections
+import dataclasses
+import difflib
+import functools
+from collections.abc import Iterator
+
+import numpy as np
+import seqio
+import tensorflow as tf
+
+from ptmjax.data.order import counter
+from ptmjax.data.records import SPLITS, records
+from ptmjax.data.task import Task
+from ptmjax.types import BATCH, UserError
+
+
+class Source(seqio.DataSource):
+    """The records of a task, cut in memory at first use, with their number ("index") and their split.
+
+    Shards by number modulo the count of shards, never by file: any number of hosts sees each record once.
+    """
+
+    def __init__(self, task: Task):
+        self.task = task
+        self.records = functools.lru_cache(lambda split: records(task, split))
+        super().__init__(splits=SPLITS)
+
+    @property
+    def supports_arbitrary_sharding(self) -> bool:
+        return True
+
+    def list_shards(self, split: str) -> list[str]:
+        return [f"{split}-{number}" for number in range(self.task.shards)]
+
+    def get_dataset(
+        self, split="train", shuffle=True, seed=None, shard_info=None, *, sequence_length=None, use_cached=False, num_epochs=1
+    ) -> tf.data.Dataset:
+        """Columns of the record, index int32 [] and split (a string); the last three arguments are SeqIO's, without effect here."""
+        found = self.records(split)
+        mine = np.arange(len(found))[shard_info.index :: shard_info.num_shards] if shard_info else np.arange(len(found))
+        if shuffle:
+            np.random.default_rng(seed).shuffle(mine)
+
+        def read() -> Iterator[dict]:
+            for index in mine:
+                yield {**found[index], "index": np.int32(index), "split": split}
+
+        columns = {name: tf.TensorSpec([None], kind) for name, kind in self.task.cut.schema.items()}
+        return tf.data.Dataset.from_generator(
+            read, output_signature={**columns, "index": tf.TensorSpec([], tf.int32), "split": tf.TensorSpec([], tf.string)}
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Corrupt:
+    """Preprocessor: the task's corruption, with the randomness that the loader gives the same record in the same epoch.
+
+    The k-th time that a record passes is its epoch k. SeqIO's own seed moves the order only: `seed` here is the loader's.
+    """
+
+    task: Task
+    source: Source
+    seed: int = 0
+
+    def __call__(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
+        def corrupt() -> Iterator[dict]:
+            passed = collections.Counter()
+            for example in dataset.as_numpy_iterator():
+                index, split = int(example.pop("index")), example.pop("split").decode()
+                rng = counter(self.seed, self.task.name, index, passed[index])
+                passed[index] += 1
+                yield {**self.task.corruption(example, rng, self.source.records(split)), "index": np.int32(index)}
+
+        return tf.data.Dataset.from_generator(corrupt, output_signature=self.signature())
+
+    def signature(self) -> dict[str, tf.TensorSpec]:
+        """Static shapes and dtypes, from a record of one token of each column: corruptions give constant shapes."""
+        least = {name: np.zeros(1, kind) for name, kind in self.task.cut.schema.items()}
+        out = self.task.corruption(least, counter(0, self.task.name, 0, 0), [least])
+        return {**{key: tf.TensorSpec(x.shape, x.dtype) for key, x in out.items()}, "index": tf.TensorSpec([], tf.int32)}
+
+
+def register(task: Task, seed: int = 0) -> seqio.Task:
+    """Adds the task to SeqIO's registry. `seed` is the loader's seed whose examples plain SeqIO shall give."""
+    source = Source(task)
+    ids = seqio.PassThroughVocabulary(0)  # the features are ids already; its size is not read
+    features = {
+        key: seqio.Feature(ids, add_eos=False, dtype=tf.as_dtype(BATCH[key].dtype), rank=BATCH[key].rank - 1)
+        for key in (*task.corruption.features, "index")
+    }
+    return seqio.TaskRegistry.add(
+        task.name, source=source, preprocessors=[seqio.CacheDatasetPlaceholder(), Corrupt(task, source, seed)], output_features=features
+    )
+
+
+def read(name: str) -> Task:
+    """The task that was registered under `name`; UserError where there is none, or one that is not ours."""
+    names = seqio.TaskRegistry.names()
+    if name not in names:
+        near = difflib.get_close_matches(name, names) or sorted(names)[:5]
+        raise UserError(f"task {name!r} is not registered: did you mean {', '.join(near)}?")
+    for step in seqio.TaskRegistry.get(name).preprocessors:
+        if isinstance(step, Corrupt):
+            return step.task
+    raise UserError(f"task {name!r} is SeqIO's own and has no ptmjax corruption: register it with ptmjax.data.adapters.register")

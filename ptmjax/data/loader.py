@@ -1,0 +1,145 @@
+"""Examples by position, global batches by step; the only file that imports Grain.
+
+Global batch s is rows [s * rows, (s + 1) * rows) of the order, on any mesh and any number of hosts. A process makes the rows that
+its devices hold, each once. The state of the data is s. B rows.
+"""
+import copy
+import sys
+from collections.abc import Callable, Iterator, Sequence
+
+import grain
+import jax
+import numpy as np
+
+from ptmjax.data.order import Sequential, counter
+from ptmjax.types import BATCH, UserError, check
+
+
+class Source:
+    """example(position): the corrupted example there.
+
+    Args:
+        records: `len` and `[i]` give columns (records.Records, or a list).
+        order: positions -> (record, epoch, start) (order.py).
+        corruption: (columns, rng, records) -> arrays of constant shape, pure; its method `rows`, where it has one, does
+            many rows at once and gives the same.
+        seed, name: with record and epoch, the key of the example's randomness; name is the task's.
+    """
+
+    def __init__(self, records: Sequence[dict], order: Callable, corruption: Callable, seed: int, name: str):
+        if not len(records):
+            raise UserError(f"task {name}: there are no records to read, the split is empty")
+        self.records, self.order, self.corruption, self.seed, self.name = records, order, corruption, seed, name
+        self.spec = {key: (x.shape[1:], x.dtype) for key, x in self._make([0], [0], [True]).items()}
+        check({key: np.empty((1, *shape), kind) for key, (shape, kind) in self.spec.items()})
+
+    def _make(self, record: list[int], epoch: list[int], start: list[bool]) -> dict[str, np.ndarray]:
+        columns = [self.records[r] for r in record]
+        rngs = [counter(self.seed, self.name, r, e) for r, e in zip(record, epoch)]
+        if hasattr(self.corruption, "rows"):
+            out = self.corruption.rows(columns, rngs, self.records)
+        else:
+            out = _stack([self.corruption(c, rng, self.records) for c, rng in zip(columns, rngs)], self.name, record)
+        ones = np.ones(len(record), np.float32)
+        return {"row_weights": ones, **out, "index": np.array(record, np.int32), "start": np.array(start, np.bool_)}
+
+    def example(self, position: int) -> dict[str, np.ndarray]:
+        """What the corruption gave, with index (record id), start, and row_weights where it gave none."""
+        return {key: x[0] for key, x in self.examples(np.array([position])).items()}
+
+    def examples(self, positions: np.ndarray) -> dict[str, np.ndarray]:
+        """The examples at positions [B], stacked, through the corruption's `rows` where it has one (the same, faster).
+
+        Raises:
+            ValueError: the corruption changes its keys, shapes or dtypes, which would compile the step again.
+        """
+        out = self._make(*(x.tolist() for x in self.order(positions)))
+        found = {key: (x.shape[1:], x.dtype) for key, x in out.items()}
+        if found != self.spec:
+            raise ValueError(f"task {self.name}, records {out['index'].tolist()}: the corruption gave {found}, for record 0 {self.spec}")
+        return out
+
+    def filler(self, rows: int) -> dict[str, np.ndarray]:
+        """Rows that count for nothing: the pad value of every key (types.BATCH)."""
+        return {key: np.full((rows, *shape), BATCH[key].pad, kind) for key, (shape, kind) in self.spec.items()}
+
+
+def _stack(examples: list[dict[str, np.ndarray]], name: str, record: list[int]) -> dict[str, np.ndarray]:
+    kinds = [{key: (np.shape(x), np.asarray(x).dtype) for key, x in example.items()} for example in examples]
+    for other, kind in zip(record, kinds):
+        if kind != kinds[0]:
+            raise ValueError(f"task {name}: the corruption gave {kind} for record {other}, {kinds[0]} for record {record[0]}")
+    return {key: np.stack([example[key] for example in examples]) for key in examples[0]}
+
+
+    def filler(self) -> dict[str, np.ndarray]:
+        """A row that counts for nothing: the pad value of every key (types.BATCH)."""
+        return {key: np.full(shape, BATCH[key].pad, kind) for key, (shape, kind) in self.spec.items()}
+
+
+def _needed(rows: int, sharding: jax.sharding.Sharding) -> np.ndarray:
+    """Numbers of the rows of a global batch that this process's devices hold, ascending."""
+    try:
+        sharding.shard_shape((rows,))
+    except ValueError as e:
+        raise UserError(f"a batch of {rows} rows does not divide over the {len(sharding.device_set)} devices of the mesh's data axes") from e
+    held = sharding.addressable_devices_indices_map((rows,)).values()
+    return np.unique(np.concatenate([np.arange(rows)[index] for index in held]))
+
+
+def _place(local: dict[str, np.ndarray], rows: int, needed: np.ndarray, sharding: jax.sharding.Sharding) -> dict[str, jax.Array]:
+    """Global arrays [B, ...] of which this process has the rows `needed`."""
+
+    def put(x: np.ndarray) -> jax.Array:
+        def part(index: tuple[slice, ...]) -> np.ndarray:
+            begin, end, _ = index[0].indices(rows)
+            return x[np.searchsorted(needed, begin) : np.searchsorted(needed, end)]
+
+        return jax.make_array_from_callback((rows, *x.shape[1:]), sharding, part)
+
+    return {key: put(x) for key, x in local.items()}
+
+
+def _read(make: Callable[[int], dict], begin: int, end: int, threads: int, prefetch: int) -> Iterator[dict[str, np.ndarray]]:
+    options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=max(prefetch, threads))
+    yield from grain.MapDataset.range(begin, end).map(make).to_iter_dataset(options)
+
+
+def batches(
+    source: Source, rows: int, sharding: jax.sharding.Sharding, begin: int = 0, end: int | None = None, threads: int = 2, prefetch: int = 8
+) -> Iterator[dict[str, jax.Array]]:
+    """Global batches begin, begin + 1, ... (end - 1; without end, for ever), sharded by rows; the same for any threads and any mesh.
+
+    Batch s is made from s alone: beginning at 10 or at 10**6 reads equally many records. `prefetch` batches are made ahead.
+    `sharding` names axis 0 alone, as NamedSharding(mesh, P(("data", "fsdp"))) does, and holds for keys of every rank.
+    """
+    needed = _needed(rows, sharding)
+    make = lambda step: source.examples(int(step) * rows + needed)
+    for local in _read(make, begin, sys.maxsize if end is None else end, threads, prefetch):
+        yield _place(local, rows, needed, sharding)
+
+
+def evaluation(
+    source: Source, rows: int, sharding: jax.sharding.Sharding, records: int | None = None, threads: int = 2, prefetch: int = 8
+) -> Iterator[dict[str, jax.Array]]:
+    """Every record once, in order, as of epoch 0 (the first `records` of them where given), whatever the source's order.
+
+    The last batch is filled up with rows that count for nothing: index -1; weights, segments and row_weights 0.
+    """
+    total = len(source.records) if records is None else min(records, len(source.records))
+    if total < 1:
+        raise UserError(f"task {source.name}: an evaluation of {records} records measures nothing, give at least 1")
+    needed, fixed = _needed(rows, sharding), copy.copy(source)
+    fixed.order = Sequential(total)
+
+    def make(step: int) -> dict[str, np.ndarray]:
+        positions = int(step) * rows + needed
+        real = positions[positions < total]
+        fill = source.filler(len(positions) - len(real))
+        if not len(real):  # of the last batch, this process holds filler alone
+            return fill
+        made = fixed.examples(real)
+        return {key: np.concatenate([made[key], fill[key]]) for key in made}
+
+    for local in _read(make, 0, -(-total // rows), threads, prefetch):
+        yield _place(local, rows, needed, sharding)

@@ -1,0 +1,249 @@
+"""The cache: records of a task and split as ArrayRecord shards with a manifest, built once, read by index.
+
+A folder holds manifest.json, counts.npy (how often each id occurs in the records, [V]) and one ArrayRecord file a shard. A
+record is a msgpack map column -> little-endian bytes; the manifest's schema names the dtypes, every column is a vector. The
+records of an empty shard are no file. V vocabulary.
+"""
+import bisect
+import collections
+import concurrent.futures
+import contextlib
+import functools
+import hashlib
+import itertools
+import json
+import multiprocessing
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgpack
+import numpy as np
+import rich.progress
+from array_record.python import array_record_module
+
+from ptmjax.data import text
+from ptmjax.data.task import Task
+from ptmjax.types import UserError
+
+FORMAT = 1  # layout of the folder and of a record
+CODE = 1  # raise it when text.py or windows.py give other records for the same text: caches are then built anew
+SMALL = 20_000_000  # characters below which starting worker processes costs more than it gains
+SPLITS = ("train", "validation")
+
+
+# ------------------------------------------------------------------ source of the records
+def deal(task: Task, split: str, faults: collections.Counter | None = None) -> Iterator[list[str]]:
+    """The documents of each shard of the split, in order: `task.shards` lists, some of which may be empty.
+
+    Reads the text twice, so that it never holds more than a shard. `faults` counts ill-formed bytes (text.documents).
+    """
+    mine = lambda faults=None: (d for d in text.documents(task.text, task.style, faults) if text.split_of(d, task.holdout) == split)
+    dealt = text.runs([len(d) for d in mine(faults)], task.shards)
+    groups = itertools.groupby(zip(dealt, mine()), key=lambda pair: pair[0])
+    shard, held = next(groups, (None, ()))
+    for number in range(task.shards):
+        if number == shard:
+            yield [document for _, document in held]
+            shard, held = next(groups, (None, ()))
+        else:
+            yield []
+
+
+def records(task: Task, split: str) -> list[dict[str, np.ndarray]]:
+    """All records of the split in memory, with the numbers that the cache gives them."""
+    return [record for documents in deal(task, split) for record in task.cut(documents, task.vocabulary)]
+
+
+def pack(record: dict[str, np.ndarray], schema: dict[str, str]) -> bytes:
+    if record.keys() != schema.keys():
+        raise ValueError(f"the cut gave columns {sorted(record)}, its schema has {sorted(schema)}")
+    return msgpack.packb({name: np.asarray(record[name], np.dtype(schema[name]).newbyteorder("<")).tobytes() for name in schema})
+
+
+def unpack(raw: bytes, schema: dict[str, np.dtype]) -> dict[str, np.ndarray]:
+    return {name: np.frombuffer(column, schema[name]) for name, column in msgpack.unpackb(raw).items()}
+
+
+def write_shard(path: str, documents: Sequence[str], task: Task) -> tuple[collections.Counter, np.ndarray]:
+    """A shard of the source to one file of records: equal documents give equal bytes, wherever it runs.
+
+    Returns counts (windows.py, and "records") and how often each id occurs, int64 [V].
+    """
+    counts, ids = collections.Counter(records=0), np.zeros(task.vocabulary.size, np.int64)
+    writer = array_record_module.ArrayRecordWriter(path, "group_size:1") if documents else None
+    for record in task.cut(documents, task.vocabulary, counts):
+        writer.write(pack(record, task.cut.schema))
+        ids += np.bincount(record["tokens"], minlength=len(ids))
+        counts["records"] += 1
+    if writer:
+        writer.close()
+        counts["bytes"] = os.path.getsize(path)
+    return counts, ids
+
+
+# ------------------------------------------------------------------ build
+def describe(task: Task, split: str) -> dict:
+    """What decides the records: the cache is used again exactly while this stays the same."""
+    return dict(
+        format=FORMAT, code=CODE, split=split, style=task.style, holdout=task.holdout, shards=task.shards, cut=repr(task.cut),
+        schema=dict(task.cut.schema), source=text.digest(task.text), vocabulary=task.vocabulary.fingerprint,
+    )
+
+
+def build(task: Task, split: str, folder: str, workers: int | None = None, progress: bool = True) -> "Records":
+    """The records of the split, from <folder>/<task>-<split>-<key> where they are, else made there.
+
+    Args:
+        workers: processes; None takes all cores for a large text. The bytes do not depend on it. Each process imports the
+            caller's main module, as multiprocessing does: a script needs its `if __name__ == "__main__"`.
+    Raises:
+        UserError: a fault of the text (text.py), a split without a record, or a damaged cache (Records).
+
+    Built in a temporary folder beside, then renamed: a killed build leaves only ".<name>-*", which may be deleted.
+    """
+    if split not in SPLITS:
+        raise UserError(f"split {split!r} is not known: use one of {', '.join(SPLITS)}")
+    what = describe(task, split)
+    key = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]
+    final = Path(folder) / f"{task.name}-{split}-{key}"
+    if not final.exists():
+        _make(task, split, what, final, workers, progress)
+    return Records(final)
+
+
+def _make(task: Task, split: str, what: dict, final: Path, workers: int | None, progress: bool) -> None:
+    try:
+        final.parent.mkdir(parents=True, exist_ok=True)
+        part = Path(tempfile.mkdtemp(prefix=f".{final.name}-", dir=final.parent))
+    except OSError as e:
+        raise UserError(f"cannot write the data cache in {final.parent} ({e.strerror}): give a folder that can be written") from e
+    try:
+        _fill(task, split, what, part, workers, progress)
+        part.chmod(0o755)  # mkdtemp's 0700 would hide the cache from other users
+        with contextlib.suppress(OSError):  # another process was first: its cache is the same
+            part.rename(final)
+        if not final.exists():
+            raise UserError(f"cannot rename {part} to {final}: check the folder's permissions")
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def _fill(task: Task, split: str, what: dict, part: Path, workers: int | None, progress: bool) -> None:
+    faults, shards, ids = collections.Counter(invalid=0), [], np.zeros(task.vocabulary.size, np.int64)
+    names = [f"{number:05d}-of-{task.shards:05d}.array_record" for number in range(task.shards)]
+    for name, (counts, seen) in zip(names, _run(task, split, [str(part / name) for name in names], faults, workers, progress)):
+        shards.append({"file": name, "records": counts.pop("records"), "bytes": counts.pop("bytes", 0)})
+        faults.update(counts)
+        ids += seen
+    if not sum(shard["records"] for shard in shards):
+        raise UserError(
+            f"task {task.name}: no document of its text gives a record of the {split} split "
+            f"(one document in {task.holdout} is validation, by hash): give more or longer documents"
+        )
+    np.save(part / "counts.npy", ids, allow_pickle=False)
+    manifest = {**what, "task": task.name, "counts": dict(sorted(faults.items())), "files": shards}
+    (part / "manifest.json").write_text(json.dumps(manifest, indent=1))
+
+
+def _run(task: Task, split: str, paths: list[str], faults: collections.Counter, workers: int | None, progress: bool) -> Iterator[tuple]:
+    """write_shard's results in the order of shards; at most workers + 1 shards of text are held."""
+    dealt = deal(task, split, faults)
+    if workers is None:
+        size = sum(path.stat().length for path in text.files(task.text))
+        workers = 1 if size < SMALL else len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    bar = rich.progress.Progress(disable=not progress, transient=True)
+    with bar:
+        shard = bar.add_task(f"{task.name} {split}", total=len(paths))
+        for result in _inline(task, paths, dealt) if workers == 1 else _pool(task, paths, dealt, workers):
+            bar.advance(shard)
+            yield result
+
+
+def _inline(task: Task, paths: list[str], dealt: Iterator[list[str]]) -> Iterator[tuple]:
+    for path, documents in zip(paths, dealt):
+        yield write_shard(path, documents, task)
+
+
+def _pool(task: Task, paths: list[str], dealt: Iterator[list[str]], workers: int) -> Iterator[tuple]:
+    spawn = multiprocessing.get_context("spawn")  # forking a process in which jax has threads can hang
+    with concurrent.futures.ProcessPoolExecutor(workers, mp_context=spawn) as pool:
+        waiting = collections.deque()
+        for path, documents in zip(paths, dealt):
+            waiting.append(pool.submit(write_shard, path, documents, task))
+            if len(waiting) > workers:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+# ------------------------------------------------------------------ read
+class Records(Sequence):
+    """Records of a cache folder by number, over the shards in order; safe in threads, pickled as its path.
+
+    Raises:
+        UserError: the folder is no cache, or a shard is missing, truncated or unreadable (ArrayRecord itself would give
+            zero records without a word).
+    """
+
+    def __init__(self, folder: str | Path):
+        self.folder = Path(folder)
+        try:
+            self.manifest = json.loads((self.folder / "manifest.json").read_text())
+        except (OSError, ValueError) as e:
+            raise self._damaged("manifest.json", "is missing or not JSON") from e
+        if self.manifest["format"] != FORMAT:
+            raise self._damaged("manifest.json", f"has format {self.manifest['format']}, this code reads {FORMAT}")
+        self._schema = {name: np.dtype(kind).newbyteorder("<") for name, kind in self.manifest["schema"].items()}
+        self._ends = list(itertools.accumulate(shard["records"] for shard in self.manifest["files"]))
+        self._readers, self._lock = {}, threading.Lock()
+        for shard in self.manifest["files"]:
+            path = self.folder / shard["file"]
+            size = path.stat().st_size if path.is_file() else 0
+            if size != shard["bytes"]:
+                raise self._damaged(shard["file"], f"has {size} bytes of {shard['bytes']}")
+
+    def __reduce__(self):
+        return Records, (self.folder,)
+
+    def _damaged(self, name: str, what: str) -> UserError:
+        return UserError(f"data cache {self.folder / name} {what}: delete {self.folder} and it is built again")
+
+    @functools.cached_property
+    def counts(self) -> np.ndarray:
+        """int64 [V]: how often each id occurs in the records."""
+        try:
+            return np.load(self.folder / "counts.npy", allow_pickle=False)
+        except (OSError, ValueError, EOFError) as e:
+            raise self._damaged("counts.npy", "cannot be read") from e
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    def _reader(self, shard: int) -> tuple[array_record_module.ArrayRecordReader, threading.Lock]:
+        with self._lock:
+            if shard not in self._readers:
+                about = self.manifest["files"][shard]
+                reader = array_record_module.ArrayRecordReader(str(self.folder / about["file"]), "readahead_buffer_size:0,max_parallelism:0")
+                if reader.num_records() != about["records"]:
+                    raise self._damaged(about["file"], f"has {reader.num_records()} records of {about['records']}")
+                self._readers[shard] = reader, threading.Lock()
+            return self._readers[shard]
+
+    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
+        """Columns of one record, each a read-only vector."""
+        if not 0 <= index < len(self):
+            raise IndexError(f"record {index} of {len(self)}")
+        shard = bisect.bisect_right(self._ends, index)
+        about = self.manifest["files"][shard]
+        reader, lock = self._readers.get(shard) or self._reader(shard)
+        try:
+            with lock:  # seek and read: the reader's own read([i]) hands each record to a pool of threads, three times as slow
+                reader.seek(index - self._ends[shard] + about["records"])
+                raw = reader.read()
+        except (RuntimeError, ValueError, IndexError) as e:
+            raise self._damaged(about["file"], f"cannot be read ({str(e).splitlines()[0]})") from e
+        return unpack(raw, self._schema)

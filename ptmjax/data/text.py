@@ -1,0 +1,127 @@
+"""Texts on disk to documents, train and validation split, runs of documents for the cache builder."""
+import collections
+import gzip
+import hashlib
+import lzma
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import BinaryIO
+
+from etils import epath
+
+from ptmjax.types import UserError
+
+STYLES = ("blank", "line")
+HEAD = 1 << 16  # bytes in which a NUL says that the file is not text
+_OPEN = {".gz": gzip.open, ".xz": lzma.open}
+_FAULTS = (OSError, EOFError, lzma.LZMAError, zlib.error)  # gzip.BadGzipFile is an OSError
+
+
+def files(paths: str | Sequence[str]) -> list[epath.Path]:
+    """The files that `paths` name, globs expanded in sorted order; UserError where one names nothing."""
+    found = []
+    for path in [paths] if isinstance(paths, str) else paths:
+        parts = epath.Path(path).parts
+        first = next((i for i, part in enumerate(parts) if re.search(r"[*?\[]", part)), None)
+        if first is None:
+            matches = [epath.Path(path)]
+        else:
+            matches = sorted(epath.Path(*parts[:first] or (".",)).glob("/".join(parts[first:])))
+        if not matches or not matches[0].exists():
+            raise UserError(f"text {path} does not exist: check the path")
+        found += matches
+    if not found:
+        raise UserError("no text is given: name at least one file")
+    return found
+
+
+def digest(paths: str | Sequence[str]) -> str:
+    """sha256 of the files' bytes as they lie on disk, in order."""
+    whole = hashlib.sha256()
+    for path in files(paths):
+        try:
+            with path.open("rb") as f:
+                whole.update(hashlib.file_digest(f, "sha256").digest())
+        except OSError as e:
+            raise _unreadable(path, e) from e
+    return whole.hexdigest()
+
+
+def _unreadable(path: epath.Path, error: Exception) -> UserError:
+    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return UserError(f"text {path} cannot be read ({reason}): give a readable UTF-8 text, plain, .gz or .xz")
+
+
+def _decode(raw: bytes, faults: collections.Counter) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        text = raw.decode(errors="replace")
+        faults["invalid"] += text.count("\ufffd") - raw.count("\ufffd".encode())
+        return text
+
+
+def _lines(path: epath.Path, faults: collections.Counter) -> Iterator[str]:
+    """Lines of one file, split on LF alone (a lone CR, U+2028 and the like are text)."""
+    try:
+        with path.open("rb") as raw, _OPEN.get(path.suffix, lambda f: f)(raw) as f:
+            yield from _read(f, path, faults)
+    except _FAULTS as e:
+        raise _unreadable(path, e) from e
+
+
+def _read(f: BinaryIO, path: epath.Path, faults: collections.Counter) -> Iterator[str]:
+    if b"\0" in f.read(HEAD):
+        raise UserError(f"text {path} is binary (it holds NUL bytes): give a UTF-8 text")
+    f.seek(0)
+    for number, line in enumerate(f):
+        line = line.removesuffix(b"\n").removesuffix(b"\r")
+        yield _decode(line if number else line.removeprefix(b"\xef\xbb\xbf"), faults)
+
+
+def documents(paths: str | Sequence[str], style: str = "blank", faults: collections.Counter | None = None) -> Iterator[str]:
+    """The documents of UTF-8 texts (plain, .gz or .xz), in order.
+
+    Args:
+        style: "blank": blank lines end a document, its lines are joined by LF; "line": every line that is not blank is one.
+        faults: its "invalid" grows by the number of ill-formed byte sequences, each of which became U+FFFD.
+    Raises:
+        UserError: a text is missing, empty, binary (NUL in its first 64 KiB) or unreadable.
+    """
+    if style not in STYLES:
+        raise UserError(f"text style {style!r} is not known: use one of {', '.join(STYLES)}")
+    faults = collections.Counter() if faults is None else faults
+    for path in files(paths):
+        empty = True
+        for document in _join(_lines(path, faults), style):
+            empty = False
+            yield document
+        if empty:
+            raise UserError(f"text {path} is empty: give a text with at least one document")
+
+
+def _join(lines: Iterator[str], style: str) -> Iterator[str]:
+    kept = []
+    for line in lines:
+        if line.strip():
+            kept.append(line)
+        if kept and (style == "line" or not line.strip()):
+            yield "\n".join(kept)
+            kept = []
+    if kept:
+        yield "\n".join(kept)
+
+
+def split_of(document: str, holdout: int) -> str:
+    """"validation" for about one in `holdout` documents, else "train": by content, so that duplicates never leak across."""
+    return "train" if zlib.crc32(document.encode()) % holdout else "validation"
+
+
+def runs(lengths: Sequence[int], shards: int) -> list[int]:
+    """[documents]: the shard of each document: contiguous runs of about equal numbers of characters."""
+    total, begin, dealt = max(1, sum(lengths)), 0, []
+    for length in lengths:
+        dealt.append(begin * shards // total)
+        begin += length
+    return dealt

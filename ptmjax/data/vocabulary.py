@@ -1,0 +1,161 @@
+"""Vocabularies: text to ids and back, with the special symbols that the objectives need.
+
+V real pieces (the model may pad its tables beyond V: no id >= V is ever made here), n tokens.
+"""
+import abc
+import functools
+import hashlib
+import io
+import logging
+from collections.abc import Iterable
+
+import numpy as np
+import sentencepiece
+from etils import epath
+
+from ptmjax.types import UserError
+
+CONTROLS = ("[CLS]", "[SEP]", "[MASK]")
+LONGEST = 1 << 16  # bytes of a line that the trainer accepts; its own default of 4192 drops long paragraphs
+
+
+class Vocabulary(abc.ABC):
+    """Ids 0..V-1. An id that a vocabulary does not have is None."""
+
+    size: int  # V, without padding
+    pad: int | None
+    unk: int | None
+    cls: int | None
+    sep: int | None
+    mask: int | None
+    special: frozenset[int]  # never chosen as a target, never drawn as a replacement
+    fingerprint: str  # hex digest of what defines the vocabulary
+
+    @abc.abstractmethod
+    def encode(self, text: str) -> np.ndarray:
+        """int32 [n]; of the special ids only `unk` can occur: "[MASK]" in a text is plain text."""
+
+    @abc.abstractmethod
+    def decode(self, ids: Iterable[int]) -> str:
+        """Never raises: ids outside 0..V-1, and pad, become the text of unk."""
+
+    @abc.abstractmethod
+    def piece(self, id: int) -> str:
+        """The written form of one id."""
+
+    @abc.abstractmethod
+    def starts(self, ids: np.ndarray) -> np.ndarray:
+        """bool [n]: the piece begins a word."""
+
+    @property
+    def ordinary(self) -> np.ndarray:
+        """int32 [V - specials]: the ids that text is made of."""
+        return np.setdiff1d(np.arange(self.size, dtype=np.int32), np.array(sorted(self.special), np.int32))
+
+
+class SentencePiece(Vocabulary):
+    """A SentencePiece model with [CLS], [SEP] and [MASK] as control symbols; read at first use, pickled as its path."""
+
+    def __init__(self, path: str):
+        self.path = str(path)
+
+    def __getstate__(self) -> dict:
+        return {"path": self.path}  # worker processes read the file again
+
+    def __repr__(self) -> str:
+        return f"SentencePiece({self.path!r})"
+
+    @functools.cached_property
+    def _bytes(self) -> bytes:
+        try:
+            return epath.Path(self.path).read_bytes()
+        except OSError as e:
+            raise UserError(f"vocabulary {self.path} cannot be read ({e.strerror or e}): give the path of a SentencePiece model") from e
+
+    @functools.cached_property
+    def _model(self) -> sentencepiece.SentencePieceProcessor:
+        try:
+            return sentencepiece.SentencePieceProcessor(model_proto=self._bytes)
+        except (RuntimeError, ValueError) as e:
+            raise UserError(f"vocabulary {self.path} is not a SentencePiece model: train one with train_sentencepiece") from e
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        return hashlib.sha256(self._bytes).hexdigest()
+
+    @functools.cached_property
+    def size(self) -> int:
+        return self._model.get_piece_size()
+
+    def _id(self, piece: str) -> int | None:
+        id = self._model.piece_to_id(piece)
+        return id if self._model.is_control(id) else None
+
+    @functools.cached_property
+    def pad(self) -> int | None:
+        return self._model.pad_id() if self._model.pad_id() >= 0 else None
+
+    @functools.cached_property
+    def unk(self) -> int:
+        return self._model.unk_id()
+
+    @functools.cached_property
+    def cls(self) -> int | None:
+        return self._id("[CLS]")
+
+    @functools.cached_property
+    def sep(self) -> int | None:
+        return self._id("[SEP]")
+
+    @functools.cached_property
+    def mask(self) -> int | None:
+        return self._id("[MASK]")
+
+    @functools.cached_property
+    def special(self) -> frozenset[int]:
+        m = self._model
+        return frozenset(i for i in range(self.size) if m.is_control(i) or m.is_unknown(i) or m.is_unused(i))
+
+    @functools.cached_property
+    def _starts(self) -> np.ndarray:
+        return np.array([self.piece(i).startswith("\u2581") for i in range(self.size)])
+
+    def encode(self, text: str) -> np.ndarray:
+        return np.array(self._model.encode(text), np.int32)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        known = (int(i) for i in ids)
+        return self._model.decode([i if 0 <= i < self.size and i != self.pad else self.unk for i in known])
+
+    def piece(self, id: int) -> str:
+        return self._model.id_to_piece(int(id))
+
+    def starts(self, ids: np.ndarray) -> np.ndarray:
+        return self._starts[ids]
+
+
+def train_sentencepiece(lines: Iterable[str], path: str, size: int, lower: bool = True) -> int:
+    """Trains a unigram model of `size` pieces, writes it to `path`, and returns how many over-long lines were left out.
+
+    `lower` folds case (NFKC with case folding; accents stay). pad 0, unk 1, then [CLS] [SEP] [MASK]. Text with more than
+    LONGEST bytes a line is left out and reported. One thread, so that equal lines give equal bytes.
+    """
+    kept = [line for line in lines if line.strip()]
+    total = len(kept)
+    kept = [line for line in kept if len(line.encode()) <= LONGEST]
+    skipped = total - len(kept)
+    if not kept:
+        raise UserError(f"no text to train {path} on ({skipped} lines are longer than {LONGEST} bytes): give lines of text, or break them up")
+    if skipped:
+        logging.warning("%s: left out %d of %d lines, which are longer than %d bytes", path, skipped, total, LONGEST)
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(kept), model_writer=model, model_type="unigram", vocab_size=size, pad_id=0, unk_id=1, bos_id=-1, eos_id=-1,
+            control_symbols=list(CONTROLS), normalization_rule_name="nmt_nfkc_cf" if lower else "nmt_nfkc", character_coverage=0.9995,
+            max_sentence_length=LONGEST, num_threads=1, minloglevel=2,
+        )
+    except RuntimeError as e:  # the library's way to say that the size and the text do not fit
+        raise UserError(f"cannot train {path} with {size} pieces on {len(kept)} lines: {str(e).splitlines()[-1]}") from e
+    epath.Path(path).write_bytes(model.getvalue())
+    return skipped

@@ -1,0 +1,9 @@
+"""Shipped texts and vocabularies (their licences: shipped/NOTICE.txt)."""
+from pathlib import Path
+
+from ptmjax.data.vocabulary import SentencePiece
+
+SHIPPED = Path(__file__).parent / "shipped"
+
+EN_PD_SMALL = str(SHIPPED / "en_pd_small.txt.xz")  # 6.2 MB of English prose, blank line = document break
+EN_PD_4096 = SentencePiece(str(SHIPPED / "en_pd_4096.model"))  # lower-cased unigram pieces of its training split
