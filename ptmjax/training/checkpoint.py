@@ -46,6 +46,22 @@ class Checkpoints:
                 return state
         return None
 
+    def params(self, like: PyTree) -> tuple[int, PyTree] | None:
+        """(step, parameters) of the newest step that can be read; the folder is left as it is."""
+        for step in reversed(self.steps()):
+            path, context = self.folder / str(step), ocp.Context()
+            context.pytree.loading.partial_load = True
+            try:
+                stored = ocp.metadata(path)
+                compare(path, stored, {"params": like}, part="params/")
+                with context:
+                    return step, ocp.load(path, {"params": like})["params"]
+            except UserError:
+                raise
+            except Exception as e:
+                self.say(f"checkpoint {path} cannot be read and is passed over: {reason_of(e)}")
+        return None
+
     def attempt(self, step: int, like: PyTree) -> PyTree | None:
         fault, state, path = None, None, self.folder / str(step)
         try:
@@ -120,12 +136,12 @@ def leaves(tree: PyTree) -> dict[str, jax.Array]:
     return {"/".join(map(part, path)): x for path, x in jax.tree_util.tree_leaves_with_path(tree)}
 
 
-def compare(path: epath.Path, stored: ocp.CheckpointMetadata, like: PyTree) -> None:
-    """A UserError that names the first leaf in which the stored step and the present run differ."""
+def compare(path: epath.Path, stored: ocp.CheckpointMetadata, like: PyTree, part: str = "") -> None:
+    """A UserError that names the first leaf (under `part`) in which the stored step and the present run differ."""
     version = (stored.custom_metadata or {}).get("format")
     if version != FORMAT:
         raise UserError(f"checkpoint {path} has format {version}, this version of ptmjax reads {FORMAT}")
-    have, want = leaves(stored.metadata), leaves(like)
+    have, want = {name: x for name, x in leaves(stored.metadata).items() if name.startswith(part)}, leaves(like)
     for name in sorted(have.keys() ^ want.keys()):
         raise UserError(f"checkpoint {path} {'has' if name in have else 'lacks'} {name}, the present run {'lacks' if name in have else 'has'} it: "
                         "is it of another model or optimizer? Choose another --workdir")

@@ -1,0 +1,114 @@
+"""An experiment as a gin file names it: networks, stages, optimizer, mesh; and its parts as the trunk wants them."""
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import jax
+
+from ptmjax.data import loader, order
+from ptmjax.data.records import Records, build
+from ptmjax.data.task import Task
+from ptmjax.models.multi import Build
+from ptmjax.objectives.base import Objective
+from ptmjax.training import loop
+from ptmjax.training.loop import Every, Optimizer
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One part of a run. task: a name in SeqIO's registry; corruption and readout None: the task's own; streams: rows go on
+    from batch to batch (for objectives with carry); heldout: how many validation records are evaluated, None all."""
+
+    task: str
+    objective: Objective
+    steps: int
+    batch: int
+    micro: int = 1
+    frozen: Sequence[str] = ()
+    corruption: Callable | None = None
+    readout: Callable | None = None
+    streams: bool = False
+    heldout: int | None = None
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """networks: name -> factory taking `key`. ties: path or prefix -> the path that owns it. mesh: "data=4,model=2"."""
+
+    networks: Mapping[str, Callable]
+    stages: Sequence[Stage]
+    optimizer: Optimizer
+    ties: Mapping[str, str] = field(default_factory=dict)
+    mesh: str = ""
+    seed: int = 0
+    compute: str = "float32"
+    every: Every = Every()
+    keep: int = 2
+
+    def build(self, stage: Stage) -> Build:
+        return Build(self.networks, self.ties, stage.frozen, self.compute)
+
+    def data(self, stage: Stage, cache: Path) -> "Data":
+        return Data(stage, self.seed, cache)
+
+    def trunk(self, cache: Path) -> list[loop.Stage]:
+        """The stages over their data; what the cache lacks is built when a stage first reads."""
+        out = []
+        for stage in self.stages:
+            data = self.data(stage, cache)
+            out.append(loop.Stage(self.build(stage), stage.objective, self.optimizer, data.batches, stage.steps, stage.batch,
+                                  stage.micro, {"validation": data.heldout}))
+        return out
+
+
+@dataclass(frozen=True)
+class Data:
+    """A stage's data: records of its task from the cache, in the order and corruption of the run."""
+
+    stage: Stage
+    seed: int
+    cache: Path
+
+    @functools.cached_property
+    def task(self) -> Task:
+        import ptmjax.tasks  # noqa: F401  registers; it brings TensorFlow, so only a run that reads data pays for it
+        from ptmjax.data import adapters
+
+        return adapters.read(self.stage.task)
+
+    def records(self, split: str) -> Records:
+        """Built once: process 0 first, the others then find it."""
+        if jax.process_count() == 1:
+            return build(self.task, split, str(self.cache))
+        from jax.experimental import multihost_utils
+
+        if jax.process_index() == 0:
+            build(self.task, split, str(self.cache))
+        multihost_utils.sync_global_devices(f"cache of {self.stage.task} {split}")
+        return build(self.task, split, str(self.cache), progress=False)
+
+    @functools.cached_property
+    def training(self) -> Records:
+        return self.records("train")
+
+    @functools.cached_property
+    def validation(self) -> Records:
+        return self.records("validation")
+
+    @functools.cached_property
+    def source(self) -> loader.Source:
+        n = len(self.training)
+        walk = order.Streams(n, self.stage.batch, self.seed) if self.stage.streams else order.Shuffled(n, self.seed)
+        return loader.Source(self.training, walk, self.stage.corruption or self.task.corruption, self.seed, self.task.name)
+
+    @functools.cached_property
+    def heldout_source(self) -> loader.Source:
+        readout = self.stage.readout or self.task.readout or self.stage.corruption or self.task.corruption
+        return loader.Source(self.validation, order.Sequential(len(self.validation)), readout, self.seed, self.task.name)
+
+    def batches(self, sharding, rows: int, begin: int):
+        return loader.batches(self.source, rows, sharding, begin)
+
+    def heldout(self, sharding, rows: int):
+        return loader.evaluation(self.heldout_source, rows, sharding, self.stage.heldout)

@@ -1,0 +1,58 @@
+"""What the commands share: options, folders, the start of a run, and the experiment that a work folder holds."""
+import argparse
+import importlib.metadata
+import os
+import platform
+from pathlib import Path
+
+import jax
+
+from ptmjax.cli import config
+from ptmjax.cli.experiment import Experiment
+from ptmjax.parallel import distributed
+from ptmjax.types import UserError
+
+CONFIG = "config.gin"
+
+
+def add_workdir(parser: argparse.ArgumentParser, help: str = "folder of the run: configuration, checkpoints, metrics") -> None:
+    parser.add_argument("--workdir", required=True, type=Path, metavar="FOLDER", help=help)
+
+
+def add_cache(parser: argparse.ArgumentParser) -> None:
+    default = Path(os.environ.get("PTMJAX_CACHE", Path.home() / ".cache" / "ptmjax"))
+    parser.add_argument("--cache", type=Path, default=default, metavar="FOLDER", help="where prepared data lies (default: %(default)s)")
+
+
+def add_processes(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--distributed", action="store_true", help="join the processes that the cluster tells of (TPU pod, SLURM, GKE)")
+    parser.add_argument("--coordinator", metavar="HOST:PORT", help="join by hand, with --processes and --process")
+    parser.add_argument("--processes", type=int, metavar="N")
+    parser.add_argument("--process", type=int, metavar="I")
+
+
+def join(args: argparse.Namespace) -> None:
+    distributed.start(args.coordinator, args.processes, args.process, args.distributed)
+
+
+def experiment(files: list[str], bindings: list[str]) -> Experiment:
+    """The experiment of gin files and --gin. bindings."""
+    if not files:
+        raise UserError("no --gin_file: name one, `ptmjax list` shows those that are shipped")
+    config.load(files, bindings)
+    return config.configured(Experiment)()
+
+
+def saved(workdir: Path) -> Experiment:
+    """The experiment whose run lies in the work folder."""
+    path = workdir / CONFIG
+    if not path.is_file():
+        raise UserError(f"{workdir} holds no run (there is no {CONFIG} in it): train one with `ptmjax train --workdir={workdir}`")
+    return experiment([str(path)], [])
+
+
+def about() -> str:
+    """Devices, hosts and versions, in one line."""
+    device = jax.devices()[0]
+    versions = " ".join(f"{name} {importlib.metadata.version(name)}" for name in ("jax", "flax", "optax", "orbax-checkpoint"))
+    return f"{jax.device_count()} x {device.device_kind} ({device.platform}), {jax.process_count()} process(es), {versions}, Python {platform.python_version()}"

@@ -1,0 +1,86 @@
+"""ptmjax train: runs an experiment in a work folder, from where it stands."""
+import argparse
+import contextlib
+import json
+from pathlib import Path
+
+import jax
+from rich.console import Console
+
+from ptmjax.cli import config, readout, session
+from ptmjax.cli.experiment import Experiment
+from ptmjax.cli.watchers import Progress, TensorBoard
+from ptmjax.parallel.mesh import make_mesh
+from ptmjax.training import loop
+from ptmjax.training.checkpoint import Checkpoints
+from ptmjax.types import UserError
+
+HELP = "train an experiment (a gin file) in a work folder; called again, it goes on or says that it is done"
+FREE = ("STEPS", "Stage.steps", "Stage.micro", "Experiment.mesh", "Experiment.keep", "Every.log", "Every.evaluate", "Every.save")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    config.add_arguments(parser)
+    session.add_workdir(parser)
+    session.add_cache(parser)
+    session.add_processes(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    session.join(args)
+    console = Console(soft_wrap=True, quiet=jax.process_index() != 0)
+    experiment = session.experiment(args.gin_files, args.gin_bindings)
+    console.print(session.about(), highlight=False)
+    mesh, stages = make_mesh(experiment.mesh), experiment.trunk(args.cache)
+    plans = [loop.plan_of(stage, mesh, experiment.seed) for stage in stages]
+    for plan in plans:
+        plan.abstract()  # a mesh or batch that does not fit is found before any folder is made
+    config.check_used()
+    data = [experiment.data(stage, args.cache) for stage in experiment.stages]
+    claim(args.workdir)
+    counted = stages[-1].build.count()
+    console.print(f"{counted:,} parameters, {len(data[0].training):,} training records of {data[0].task.name}, mesh {dict(mesh.shape)}", highlight=False)
+    train(args, experiment, mesh, stages, console)
+    if jax.process_index() == 0:
+        conclude(args, data[-1], console)
+    return 0
+
+
+def claim(workdir: Path) -> None:
+    """Makes the work folder this run's, or a UserError where it is something else's."""
+    if workdir.exists() and not workdir.is_dir():
+        raise UserError(f"--workdir {workdir} is a file: name a folder")
+    if workdir.is_dir() and any(workdir.iterdir()) and not (workdir / session.CONFIG).is_file():
+        raise UserError(f"--workdir {workdir} holds files that are no ptmjax run: name a new or empty folder")
+    if other := config.same_run(workdir, FREE):
+        raise UserError(f"--workdir {workdir} holds another run ({'; '.join(other[:3])}): name another folder, or go on with its own settings")
+    if jax.process_index() == 0:
+        try:
+            config.save(workdir)
+        except OSError as e:
+            raise UserError(f"--workdir {workdir} cannot be written ({e.strerror}): name another folder") from e
+
+
+def train(args: argparse.Namespace, experiment: Experiment, mesh, stages: list[loop.Stage], console: Console) -> None:
+    steps = sum(stage.steps for stage in stages)
+    done = max(Checkpoints(args.workdir / "checkpoints").steps(), default=0)
+    if done:
+        console.print(f"the run is complete, {done} steps" if done >= steps else f"going on from step {done} of {steps}", highlight=False)
+    with contextlib.ExitStack() as stack:
+        watchers = []
+        if jax.process_index() == 0 and done < steps:
+            watchers = [stack.enter_context(Progress(steps, done, console)), TensorBoard(args.workdir / "tensorboard", done)]
+            stack.callback(watchers[1].close)
+        say = lambda text: console.print(text, highlight=False)
+        loop.train(stages, args.workdir, mesh, seed=experiment.seed, every=experiment.every, keep=experiment.keep, watchers=watchers, say=say)
+
+
+def conclude(args: argparse.Namespace, data, console: Console) -> None:
+    """What was reached, against what is reached without context, and where everything lies."""
+    found = readout.summary(args.workdir, data)
+    control = Path(config.find(args.gin_files[0])).with_suffix(".control.json")
+    console.print(readout.table(found, json.loads(control.read_text()) if control.is_file() else None))
+    readout.curve(args.workdir, found)
+    for name, what in (("curve.png", "the loss curve"), ("summary.json", "these numbers"), ("metrics.jsonl", "every logged step"),
+                       ("checkpoints", "the newest states"), ("tensorboard", "for `tensorboard --logdir`"), ("config.gin", "the whole configuration")):
+        console.print(f"{args.workdir / name}  {what}", highlight=False)
