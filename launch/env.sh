@@ -1,0 +1,44 @@
+# Sourced by the launch scripts: a virtual environment in the repository, made anew when setup.py or pyproject.toml change.
+# Call from the repository's root.  pip's own settings (PIP_INDEX_URL, PIP_FIND_LINKS, ...) are honoured.
+
+# find_python NAME...: prints the first interpreter of these that is Python 3.11 .. 3.13 and can make an environment.
+find_python() {
+  local name
+  for name in "$@"; do
+    if "$name" -c 'import sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null &&
+      { "$name" -c 'import ensurepip' 2>/dev/null || "$name" -c 'import pip' 2>/dev/null; }; then
+      command -v "$name"
+      return 0
+    fi
+  done
+  return 1
+}
+
+# newest_python: the newest suitable interpreter, or one line that says what is missing.
+newest_python() {
+  find_python python3.13 python3.12 python3.11 python3 && return 0
+  echo "ptmjax: no Python 3.11, 3.12 or 3.13 with pip on PATH: install one (with its venv or pip package) and run this again" >&2
+  return 1
+}
+
+# environment FOLDER EXTRAS PYTHON: EXTRAS is "" or "[test]".  An environment with more extras serves one that needs fewer.
+environment() {
+  local folder=$1 extras=$2 python=$3 pip key stamp=""
+  key=$( (cat setup.py pyproject.toml && "$python" --version && pwd) | cksum | tr ' ' -)
+  [ -f "$folder/stamp" ] && stamp=$(cat "$folder/stamp")
+  case "$stamp" in
+    "$key[test]") return 0 ;;
+    "$key") [ -z "$extras" ] && return 0 ;;
+    *) rm -rf "$folder" ;;
+  esac
+  echo "ptmjax: installing ptmjax$extras for $("$python" --version) into $folder: some minutes, the first time only" >&2
+  if "$python" -c 'import ensurepip' 2>/dev/null; then
+    "$python" -m venv "$folder"
+    pip=("$folder/bin/python" -m pip)
+  else # Debian without python3-venv: the interpreter's own pip installs into the environment
+    "$python" -m venv --without-pip "$folder"
+    pip=("$python" -m pip --python "$folder/bin/python")
+  fi
+  "${pip[@]}" install --quiet --disable-pip-version-check --editable ".$extras"
+  echo "$key$extras" >"$folder/stamp"
+}

@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# A small BERT on the shipped text, on whatever this machine has.   bash launch/local.sh [arguments of `ptmjax train`]
+# A second call goes on where the first stopped, or says that the run is done.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source launch/env.sh
+
+python=$(newest_python)
+environment .venv "" "$python"
+.venv/bin/python -m ptmjax train --gin_file=bert_demo.gin --workdir=runs/demo "$@"
+.venv/bin/python -m ptmjax fill --workdir=runs/demo \
+  "the united [MASK] of america" \
+  "the whale swam in the [MASK]" \
+  "heaven and the [MASK]" \
+  "he opened the [MASK] and went into the house" \
+  "the king and the [MASK]" \
+  "she looked at him with her [MASK]"

@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# The tests, from nothing but Python 3.11+ and pip.   bash launch/test.sh [--all] [pytest arguments]
+#   --all   also the tests marked slow, flax's other graph mode, and Python 3.13 with its newest jax where it is installed
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source launch/env.sh
+
+all=false
+if [ "${1:-}" = --all ]; then
+  all=true
+  shift
+fi
+export JAX_PLATFORMS=cpu TF_CPP_MIN_LOG_LEVEL="${TF_CPP_MIN_LOG_LEVEL:-2}" TOKENIZERS_PARALLELISM=false
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}" OPENBLAS_NUM_THREADS="${OPENBLAS_NUM_THREADS:-1}" # a worker a core already
+workers=$(getconf _NPROCESSORS_ONLN)
+[ "$workers" -gt 8 ] && workers=8 # each holds jax and tensorflow: about 1.5 GiB
+run=(-m pytest -q -n "$workers" --dist worksteal)
+
+python=$(newest_python)
+environment .venv "[test]" "$python"
+if ! $all; then
+  exec .venv/bin/python "${run[@]}" "$@"
+fi
+
+status=0
+.venv/bin/python "${run[@]}" -m "" "$@" || status=$?
+# The rest of the matrix: what builds and runs modules.  Data, packaging and the text routes do not depend on either choice.
+core=("${run[@]}" --ignore=tests/data --ignore=tests/tasks --ignore=tests/test_install.py)
+echo "ptmjax: again with NNX_GRAPH_MODE=false" >&2
+NNX_GRAPH_MODE=false .venv/bin/python "${core[@]}" --ignore=tests/cli "$@" || status=$?
+if .venv/bin/python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 13))'; then
+  echo "ptmjax: the run above was Python 3.13 already" >&2
+elif newest=$(find_python python3.13); then
+  environment .venv313 "[test]" "$newest"
+  .venv313/bin/python "${core[@]}" "$@" || status=$?
+else
+  echo "ptmjax: no python3.13 on PATH: that part of the matrix did not run" >&2
+fi
+exit "$status"

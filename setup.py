@@ -1,0 +1,50 @@
+"""Packaging. tasks/ is installed as ptmjax.tasks, and gin/ travels inside the wheel as ptmjax/gin."""
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+ROOT = Path(__file__).parent
+REQUIREMENTS = [
+    "jax>=0.10.2,<0.13",
+    "flax>=0.12.8,<0.13",
+    "optax>=0.2.8,<0.3",
+    "orbax-checkpoint>=0.12.8,<0.13",  # 0.13 may move the v1 interface
+    "numpy>=2.0",
+    "grain>=0.2.18,<0.3",
+    "array_record>=0.8.1",
+    "msgpack>=1.1",
+    "etils[epath]>=1.13",
+    "gin-config==0.5.0",  # cli/config.py reads its tables, which are private
+    "seqio>=0.0.20,<0.1",
+    "tensorflow-datasets>=4.9.9",
+    "tensorflow>=2.20",  # 2.20 is the first for Python 3.13
+    "sentencepiece>=0.2.1",
+    "rich>=13.9",
+    "tensorboardX>=2.6.4",
+    "matplotlib>=3.9",
+]
+TEST = [
+    "pytest>=8.3,<10",
+    "pytest-xdist>=3.6,<4",
+    "hypothesis>=6.120,<7",
+    "setuptools>=77",  # tests/test_install.py builds without isolation
+    "torch==2.13.0",  # the outside reference of the parity tests, with transformers
+    "transformers>=5.0,<6",
+    "safetensors>=0.5",
+]
+
+setup(
+    name="ptmjax",
+    version=re.search(r'^__version__ = "(.+)"', (ROOT / "ptmjax" / "__init__.py").read_text(), re.MULTILINE)[1],
+    description="Pre-training systems of the NLP literature in JAX: one trunk, orthogonal axes, a gin file a system",
+    license="Apache-2.0",
+    license_files=["LICENSE", "NOTICE"],
+    python_requires=">=3.11",
+    packages=find_packages(include=["ptmjax", "ptmjax.*"]) + ["ptmjax.tasks", "ptmjax.gin"],
+    package_dir={"ptmjax.tasks": "tasks", "ptmjax.gin": "gin"},
+    package_data={"ptmjax.tasks": ["shipped/*"], "ptmjax.gin": ["*.gin"]},
+    install_requires=REQUIREMENTS,
+    extras_require={"test": TEST},
+    entry_points={"console_scripts": ["ptmjax = ptmjax.cli.main:main"]},
+)

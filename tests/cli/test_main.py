@@ -1,0 +1,135 @@
+"""The command line: exit codes, one line for a user's fault, nothing heavy for --help."""
+import os
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+import ptmjax
+import ptmjax.cli
+from ptmjax.cli.main import commands, main
+
+COMMANDS = {
+    "hail": '''
+        """A stand-in for a command."""
+        import os
+        from ptmjax.types import UserError
+        HELP = "says hail"
+
+        def add_arguments(parser):
+            parser.add_argument("words", nargs="*")
+            parser.add_argument("--times", type=int, default=1)
+            parser.add_argument("--fail", choices=["user", "stop", "bug"])
+
+        def run(args):
+            if args.fail == "user":
+                raise UserError("no such whale: look elsewhere\\n  In call to configurable 'x'")
+            if args.fail == "stop":
+                raise KeyboardInterrupt
+            if args.fail == "bug":
+                raise ZeroDivisionError("a bug")
+            print(" ".join(args.words * args.times), os.environ["TF_CPP_MIN_LOG_LEVEL"])
+            return 7
+    ''',
+    "tuned": '''
+        from ptmjax.cli import config
+        HELP = "takes gin"
+
+        def add_arguments(parser):
+            config.add_arguments(parser)
+
+        def run(args):
+            print(args.gin_files, args.gin_bindings)
+            return 0
+    ''',
+    "helper": "import no_such_package  # no HELP: not a command, and never imported",
+}
+
+
+@pytest.fixture(autouse=True)
+def stand_ins(tmp_path, monkeypatch):
+    for name, source in COMMANDS.items():
+        (tmp_path / f"{name}.py").write_text(textwrap.dedent(source))
+    monkeypatch.setattr(ptmjax.cli, "__path__", [*ptmjax.cli.__path__, str(tmp_path)])
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "2")
+    monkeypatch.delenv("PTMJAX_TRACEBACK", raising=False)
+    yield
+    for name in COMMANDS:
+        sys.modules.pop(f"ptmjax.cli.{name}", None)
+
+
+def test_a_command_is_a_module_with_help():
+    found = commands()
+    assert found["hail"] == "says hail" and found["tuned"] == "takes gin" and not {"helper", "main", "config"} & found.keys()
+
+
+def test_run_gets_the_options_and_gives_the_exit_code(capsys):
+    assert main(["hail", "thee", "--times", "2"]) == 7
+    assert capsys.readouterr().out == "thee thee 2\n"
+
+
+def test_gin_options(capsys):
+    assert main(["tuned", "--gin.A=1", "--gin_file=a.gin", "--gin_file", "b.gin", "--gin.x/B.c='d e'"]) == 0
+    assert capsys.readouterr().out == "['a.gin', 'b.gin'] ['A=1', \"x/B.c='d e'\"]\n"
+    assert main(["tuned"]) == 0
+    assert capsys.readouterr().out == "[] []\n"
+
+
+@pytest.mark.parametrize(
+    "argv, words",
+    [
+        (["hial"], ["'hial'", "'hail'"]),
+        (["hail", "--tmies=2"], ["--tmies", "'--times'"]),
+        (["hail", "--time=2"], ["--time", "'--times'"]),
+        (["hail", "--times=two"], ["--times", "'two'"]),
+        (["hail", "--times"], ["--times"]),
+        (["hail", "--fail=maybe"], ["maybe", "user"]),
+        (["hail", "--gin.A=1"], ["--gin.A"]),
+        (["tuned", "--gin-file=a"], ["--gin-file", "'--gin_file'"]),
+        (["tuned", "a.gin"], ["a.gin"]),
+        (["hail", "--fail=user"], ["no such whale: look elsewhere"]),
+    ],
+)
+def test_a_users_fault_is_one_line_and_exit_code_2(capsys, argv, words):
+    assert main(argv) == 2
+    out, err = capsys.readouterr()
+    assert not out and err.startswith("ptmjax: error: ") and err.count("\n") == 1 and all(w in err for w in words), err
+
+
+def test_the_traceback_on_demand(capsys, monkeypatch):
+    monkeypatch.setenv("PTMJAX_TRACEBACK", "1")
+    assert main(["hail", "--fail=user"]) == 2
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_ctrl_c_is_130_and_a_bug_is_a_traceback(capsys):
+    assert main(["hail", "--fail=stop"]) == 130
+    assert capsys.readouterr().err == "ptmjax: interrupted\n"
+    with pytest.raises(ZeroDivisionError):
+        main(["hail", "--fail=bug"])
+
+
+@pytest.mark.parametrize("argv", [[], ["--help"], ["-h"]])
+def test_help_lists_the_commands(capsys, argv):
+    assert main(argv) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("usage: ptmjax") and ["hail", "says", "hail"] in [line.split() for line in lines]
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"ptmjax {ptmjax.__version__}\n"
+
+
+def test_help_imports_nothing_heavy():
+    code = "import sys, ptmjax.cli.main as m; m.main(['--help']); print(sorted({'jax', 'gin', 'numpy', 'tensorflow'} & sys.modules.keys()))"
+    start = time.monotonic()
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out.splitlines()[-1] == "[]" and time.monotonic() - start < 5
+
+
+def test_python_m_ptmjax():
+    done = subprocess.run([sys.executable, "-m", "ptmjax", "hial"], capture_output=True, text=True, env=dict(os.environ))
+    assert done.returncode == 2 and done.stderr.startswith("ptmjax: error: no command 'hial'")
