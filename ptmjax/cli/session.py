@@ -3,13 +3,17 @@ import argparse
 import importlib.metadata
 import os
 import platform
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import jax
 
 from ptmjax.cli import config
 from ptmjax.cli.experiment import Experiment
+from ptmjax.models.multi import Build
 from ptmjax.parallel import distributed
+from ptmjax.training.checkpoint import Checkpoints
 from ptmjax.types import UserError
 
 CONFIG = "config.gin"
@@ -56,3 +60,16 @@ def about() -> str:
     device = jax.devices()[0]
     versions = " ".join(f"{name} {importlib.metadata.version(name)}" for name in ("jax", "flax", "optax", "orbax-checkpoint"))
     return f"{jax.device_count()} x {device.device_kind} ({device.platform}), {jax.process_count()} process(es), {versions}, Python {platform.python_version()}"
+
+
+def parameters(workdir: Path, like: Mapping[str, jax.ShapeDtypeStruct]) -> tuple[int, dict[str, jax.Array]]:
+    """(step, parameters) of the newest checkpoint, placed as `like` says."""
+    found = Checkpoints(workdir / "checkpoints", say=lambda text: print(text, file=sys.stderr)).params(like)
+    if found is None:
+        raise UserError(f"{workdir} holds no checkpoint yet: let `ptmjax train` reach its first save")
+    return found
+
+
+def on_one_device(build: Build) -> dict[str, jax.ShapeDtypeStruct]:
+    here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    return {name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here) for name, leaf in build.leaves.items()}

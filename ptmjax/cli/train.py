@@ -78,7 +78,7 @@ def train(args: argparse.Namespace, experiment: Experiment, mesh, stages: list[l
 def conclude(args: argparse.Namespace, data, console: Console) -> None:
     """What was reached, against what is reached without context, and where everything lies."""
     found = readout.summary(args.workdir, data)
-    control = Path(config.find(args.gin_files[0])).with_suffix(".control.json")
+    control = Path(config.find(args.gin_files[0], "--gin_file")).with_suffix(".control.json")
     console.print(readout.table(found, json.loads(control.read_text()) if control.is_file() else None))
     readout.curve(args.workdir, found)
     for name, what in (("curve.png", "the loss curve"), ("summary.json", "these numbers"), ("metrics.jsonl", "every logged step"),

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import jax
+import jax.numpy as jnp
 import optax
 from etils import epath
 from jax.sharding import Mesh, NamedSharding
@@ -24,7 +25,7 @@ from ptmjax.training.checkpoint import Checkpoints
 from ptmjax.training.metrics import Lines, Totals, number
 from ptmjax.training.state import Plan, TrainState
 from ptmjax.training.step import make_eval, make_step
-from ptmjax.types import Batch, UserError
+from ptmjax.types import Array, Batch, UserError
 
 Batches = Callable[[NamedSharding, int, int], Iterator[Batch]]  # (sharding, rows, first batch): endless
 Heldout = Callable[[NamedSharding, int], Iterator[Batch]]  # (sharding, rows): every record once
@@ -133,7 +134,7 @@ def run_stage(run: Run, stage: Stage, plan: Plan, state: TrainState, begin: int,
                 since, tokens = time.perf_counter(), 0
             if due(run.every.evaluate):
                 for name, heldout in stage.heldout.items():
-                    report(run, {"step": step, "set": name} | evaluate(plan, eval_fn, state, heldout(rows_sharding(run.mesh), stage.rows)))
+                    report(run, {"step": step, "set": name} | evaluate(plan, eval_fn, state.params, step, heldout(rows_sharding(run.mesh), stage.rows)))
             if due(run.every.save):
                 run.checkpoints.save(step, state)
     return state
@@ -154,13 +155,13 @@ def report(run: Run, line: dict) -> None:
         watcher.evaluated(line)
 
 
-def evaluate(plan: Plan, eval_fn: Callable, state: TrainState, batches: Iterator[Batch]) -> dict[str, float]:
+def evaluate(plan: Plan, eval_fn: Callable, params: dict[str, Array], step: int, batches: Iterator[Batch]) -> dict[str, float]:
     """Losses and metrics over all records of `batches`, each counted once, and how many there were."""
     totals, records = Totals(), 0
     start = lambda params: plan.objective.init_carry(plan.build.nets(params), plan.rows)
-    carry = jax.jit(start, out_shardings=rows_sharding(plan.mesh))(state.params)
+    carry = jax.jit(start, out_shardings=rows_sharding(plan.mesh))(params)
     for batch in batches:
-        sums, carry = eval_fn(state.params, batch, carry, state.step)
+        sums, carry = eval_fn(params, batch, carry, jnp.int32(step))
         totals.add(sums)
         records += int((batch["index"] >= 0).sum())
     return totals.means() | {"records": records}

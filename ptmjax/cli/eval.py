@@ -1,0 +1,35 @@
+"""ptmjax eval: the held-out numbers of a work folder's newest checkpoint."""
+import argparse
+import json
+
+import jax
+
+from ptmjax.cli import readout, session
+from ptmjax.parallel.mesh import make_mesh
+from ptmjax.parallel.sharding import rows_sharding
+from ptmjax.training import loop
+from ptmjax.training.step import make_eval
+
+HELP = "evaluate the newest checkpoint of a work folder on held-out text, every record once"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    session.add_workdir(parser)
+    session.add_cache(parser)
+    session.add_processes(parser)
+    parser.add_argument("--mesh", default="", help='for example "data=4,model=2" (default: all devices on data)')
+    parser.add_argument("--batch", type=int, help="rows at a time (default: as trained); the numbers do not depend on it")
+
+
+def run(args: argparse.Namespace) -> int:
+    session.join(args)
+    held, mesh = session.saved(args.workdir), make_mesh(args.mesh)
+    stage = held.stages[-1]
+    build, data, rows = held.build(stage), held.data(stage, args.cache), args.batch or stage.batch
+    plan = loop.plan_of(held.trunk(args.cache)[-1], mesh, held.seed)._replace(rows=rows, micro=1)
+    step, params = session.parameters(args.workdir, plan.abstract().params)
+    with jax.set_mesh(mesh):
+        found = loop.evaluate(plan, make_eval(build, stage.objective, held.seed), params, step, data.heldout(rows_sharding(mesh), rows))
+    if jax.process_index() == 0:
+        print(json.dumps({"step": step} | found | readout.baselines(data)))
+    return 0

@@ -1,0 +1,73 @@
+"""ptmjax inspect: what the model is fed: original, corrupted, and which places are scored."""
+import argparse
+from collections.abc import Mapping
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ptmjax.cli import config, session
+from ptmjax.data.vocabulary import Vocabulary
+from ptmjax.types import UserError
+
+HELP = "show examples of a run as the model sees them, and the rates of what was done to them"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    config.add_arguments(parser)
+    session.add_cache(parser)
+    parser.add_argument("--examples", type=int, default=3, metavar="N", help="how many to show (default: %(default)s)")
+    parser.add_argument("--sample", type=int, default=1000, metavar="N", help="how many to take rates over (default: %(default)s)")
+    parser.add_argument("--readout", action="store_true", help="the held-out examples, as evaluation shows them")
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.examples < 0 or args.sample < 1:
+        raise UserError("--examples counts from 0, --sample from 1")
+    experiment = session.experiment(args.gin_files, args.gin_bindings)
+    data, console = experiment.data(experiment.stages[0], args.cache), Console(soft_wrap=True)
+    source = data.heldout_source if args.readout else data.source
+    sample = source.examples(np.arange(min(args.sample, len(source.records))))
+    for i in range(min(args.examples, len(sample["index"]))):
+        row = {key: x[i] for key, x in sample.items()}
+        console.print(f"record {row['index']}", style="dim", highlight=False)
+        console.print(original(row, data.task.vocabulary))
+        console.print(corrupted(row, data.task.vocabulary))
+    console.print(rates(sample, data.task.vocabulary))
+    console.print(shapes(sample, experiment.stages[0].batch))
+    return 0
+
+
+def original(row: Mapping[str, np.ndarray], vocabulary: Vocabulary) -> Text:
+    """The targets, scored places in bold."""
+    return Text.assemble("original   ", *((vocabulary.piece(t) + " ", "bold yellow" if w > 0 else "")
+                         for t, w, s in zip(row["targets"], row["weights"], row["segments"]) if s > 0))
+
+
+def corrupted(row: Mapping[str, np.ndarray], vocabulary: Vocabulary) -> Text:
+    """The tokens: green where scored and shown as they are, red where scored and another, blue where [MASK]."""
+    colour = lambda t, target, w: "" if w == 0 else "bold blue" if t == vocabulary.mask else "bold green" if t == target else "bold red"
+    return Text.assemble("corrupted  ", *((vocabulary.piece(t) + " ", colour(t, target, w))
+                         for t, target, w, s in zip(row["tokens"], row["targets"], row["weights"], row["segments"]) if s > 0))
+
+
+def rates(sample: Mapping[str, np.ndarray], vocabulary: Vocabulary) -> Table:
+    """Shares of real places that are scored, and of scored ones that are masked, kept or other; padding of all."""
+    real, scored = sample["segments"] > 0, sample["weights"] > 0
+    mask, same = sample["tokens"] == vocabulary.mask, sample["tokens"] == sample["targets"]
+    share = lambda part, whole: f"{(part & whole).sum() / max(1, whole.sum()):.4f}"
+    table = Table("rate", f"of {len(real)} examples", title="rates")
+    for name, part, whole in (("scored, of real places", scored, real), ("shown as [MASK], of scored", mask, scored),
+                              ("kept, of scored", same, scored), ("another token, of scored", ~mask & ~same, scored),
+                              ("padding, of all places", ~real, np.ones_like(real))):
+        table.add_row(name.replace("[", "\\["), share(part, whole))
+    return table
+
+
+def shapes(sample: Mapping[str, np.ndarray], rows: int) -> Table:
+    """The batch as the step gets it."""
+    table = Table("key", "shape", "dtype", title="batch")
+    for key, x in sample.items():
+        table.add_row(key, str([rows, *x.shape[1:]]).replace("[", "\\["), str(x.dtype))
+    return table
