@@ -145,7 +145,7 @@ def train_sentencepiece(lines: Iterable[str], path: str, size: int, lower: bool 
     kept = [line for line in kept if len(line.encode()) <= LONGEST]
     skipped = total - len(kept)
     if not kept:
-        raise UserError(f"no text to train {path} on ({skipped} lines are longer than {LONGEST} bytes): give lines of text, or break them up")
+        raise UserError(f"no text to train {path} on: of {total} lines with text {skipped} are longer than {LONGEST} bytes; break them up")
     if skipped:
         logging.warning("%s: left out %d of %d lines, which are longer than %d bytes", path, skipped, total, LONGEST)
     model = io.BytesIO()
@@ -156,6 +156,6 @@ def train_sentencepiece(lines: Iterable[str], path: str, size: int, lower: bool 
             max_sentence_length=LONGEST, num_threads=1, minloglevel=2,
         )
     except RuntimeError as e:  # the library's way to say that the size and the text do not fit
-        raise UserError(f"cannot train {path} with {size} pieces on {len(kept)} lines: {str(e).splitlines()[-1]}") from e
+        raise UserError(f"cannot train {path} with {size} pieces on {len(kept)} lines: {str(e).rsplit('] ')[-1]}") from e
     epath.Path(path).write_bytes(model.getvalue())
     return skipped
