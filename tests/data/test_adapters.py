@@ -41,7 +41,8 @@ def tasks(english, tmp_path_factory):
 
 
 def key_of(example):
-    return tuple(sorted((key, np.asarray(x).dtype.name, np.asarray(x).tobytes()) for key, x in example.items() if key not in ("start", "row_weights")))
+    arrays = {key: np.asarray(x) for key, x in example.items() if key not in ("start", "row_weights")}
+    return tuple(sorted((key, x.dtype.name, x.tobytes()) for key, x in arrays.items()))
 
 
 def through_seqio(name, **more):
@@ -68,6 +69,7 @@ def test_shards_go_by_record(tasks):
         parts = [[int(e["index"]) for e in through_seqio("both_mlm", shard_info=seqio.ShardInfo(i, hosts))] for i in range(hosts)]
         assert sorted(sum(parts, [])) == whole == list(range(len(whole)))
         assert max(map(len, parts)) - min(map(len, parts)) <= 1
+    assert through_seqio("both_mlm", shard_info=seqio.ShardInfo(len(whole), len(whole) + 1)) == []  # more hosts than records
 
 
 def test_static_shapes_and_seeds(tasks):
@@ -89,9 +91,8 @@ def test_get_dataset_and_mixtures(tasks):
     finally:
         seqio.MixtureRegistry.remove("both_mix")
     assert sorted(mixed) == sorted(map(key_of, through_seqio("both_mlm")))
-    plain = seqio.get_dataset(
-        "both_mlm", {"tokens": 18, "targets": 18}, feature_converter=seqio.PassThroughFeatureConverter(), dataset_split="train", shuffle=False
-    )
+    as_it_is = seqio.PassThroughFeatureConverter()
+    plain = seqio.get_dataset("both_mlm", {"tokens": 18}, feature_converter=as_it_is, dataset_split="train", shuffle=False)
     assert sorted(map(key_of, plain.as_numpy_iterator())) == sorted(mixed)
 
 

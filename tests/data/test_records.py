@@ -151,9 +151,13 @@ def test_damaged_caches_are_named(task, tmp_path):
     shard = "00003-of-00008.array_record"
     cut = lambda folder: (folder / shard).write_bytes((folder / shard).read_bytes()[:-100])
     zeros = lambda folder: (folder / shard).write_bytes(bytes((folder / shard).stat().st_size))
-    flip = lambda folder: (folder / shard).write_bytes(bytes(b ^ 255 if 100 < i < 200 else b for i, b in enumerate((folder / shard).read_bytes())))
 
-    def fewer(folder):  # another, whole file of fewer records, said to have the right size
+    def flip(folder):
+        raw = bytearray((folder / shard).read_bytes())
+        raw[100:200] = bytes(b ^ 255 for b in raw[100:200])
+        (folder / shard).write_bytes(raw)
+
+    def fewer(folder):  # the manifest says one record more than the file has
         manifest = json.loads((folder / "manifest.json").read_text())
         manifest["files"][3]["records"] += 1
         (folder / "manifest.json").write_text(json.dumps(manifest))
@@ -182,9 +186,8 @@ def test_killed_builds_leave_no_half_cache(task, tmp_path):
     (tmp_path / "task").write_bytes(pickle.dumps(task))
     cache = tmp_path / "cache"
     for shards in (1, 5):
-        run = subprocess.Popen(
-            [sys.executable, str(script), str(tmp_path / "task"), str(cache)], stdout=subprocess.PIPE, env=dict(os.environ, PYTHONPATH=os.getcwd())
-        )
+        command = [sys.executable, str(script), str(tmp_path / "task"), str(cache)]
+        run = subprocess.Popen(command, stdout=subprocess.PIPE, env=dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)))
         for _ in range(shards):
             assert run.stdout.readline() == b"shard\n"
         run.send_signal(signal.SIGKILL)
