@@ -6,7 +6,6 @@ features (they count non-zeros, and score only MASK): use neither.
 import collections
 import dataclasses
 import difflib
-import functools
 from collections.abc import Iterator
 
 import numpy as np
@@ -19,7 +18,7 @@ from ptmjax.data.task import Task
 from ptmjax.types import BATCH, UserError
 
 
-class Source(seqio.DataSource):
+class CutRecords(seqio.DataSource):
     """The records of a task, cut in memory at first use, with their number ("index") and their split.
 
     Shards by number modulo the count of shards, never by file: any number of hosts sees each record once.
@@ -27,8 +26,13 @@ class Source(seqio.DataSource):
 
     def __init__(self, task: Task):
         self.task = task
-        self.records = functools.lru_cache(lambda split: records(task, split))
+        self._cut = {}
         super().__init__(splits=SPLITS)
+
+    def records(self, split: str) -> list[dict[str, np.ndarray]]:
+        if split not in self._cut:
+            self._cut[split] = records(self.task, split)
+        return self._cut[split]
 
     @property
     def supports_arbitrary_sharding(self) -> bool:
@@ -64,7 +68,7 @@ class Corrupt:
     """
 
     task: Task
-    source: Source
+    source: CutRecords
     seed: int = 0
 
     def __call__(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
@@ -79,15 +83,15 @@ class Corrupt:
         return tf.data.Dataset.from_generator(corrupt, output_signature=self.signature())
 
     def signature(self) -> dict[str, tf.TensorSpec]:
-        """Static shapes and dtypes, from a record of one token of each column: corruptions give constant shapes."""
-        least = {name: np.zeros(1, kind) for name, kind in self.task.cut.schema.items()}
-        out = self.task.corruption(least, counter(0, self.task.name, 0, 0), [least])
+        """Static shapes and dtypes, from the first training record: corruptions give constant shapes."""
+        lookup = self.source.records("train")
+        out = self.task.corruption(lookup[0], counter(self.seed, self.task.name, 0, 0), lookup)
         return {**{key: tf.TensorSpec(x.shape, x.dtype) for key, x in out.items()}, "index": tf.TensorSpec([], tf.int32)}
 
 
 def register(task: Task, seed: int = 0) -> seqio.Task:
     """Adds the task to SeqIO's registry. `seed` is the loader's seed whose examples plain SeqIO shall give."""
-    source = Source(task)
+    source = CutRecords(task)
     ids = seqio.PassThroughVocabulary(0)  # the features are ids already; its size is not read
     features = {
         key: seqio.Feature(ids, add_eos=False, dtype=tf.as_dtype(BATCH[key].dtype), rank=BATCH[key].rank - 1)

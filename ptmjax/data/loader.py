@@ -56,7 +56,7 @@ class Source:
         out = self._make(*(x.tolist() for x in self.order(positions)))
         found = {key: (x.shape[1:], x.dtype) for key, x in out.items()}
         if found != self.spec:
-            raise ValueError(f"task {self.name}, records {out['index'].tolist()}: the corruption gave {found}, for record 0 {self.spec}")
+            raise ValueError(f"task {self.name}, records {out['index']}: the corruption gave {found}, for record 0 {self.spec}")
         return out
 
     def filler(self, rows: int) -> dict[str, np.ndarray]:
@@ -82,7 +82,8 @@ def _needed(rows: int, sharding: jax.sharding.Sharding) -> np.ndarray:
     try:
         sharding.shard_shape((rows,))
     except ValueError as e:
-        raise UserError(f"a batch of {rows} rows does not divide over the {len(sharding.device_set)} devices of the mesh's data axes") from e
+        parts = len(set(map(str, sharding.devices_indices_map((len(sharding.device_set),)).values())))
+        raise UserError(f"a batch of {rows} rows does not divide into the mesh's {parts} parts: use a multiple of {parts}") from e
     held = sharding.addressable_devices_indices_map((rows,)).values()
     return np.unique(np.concatenate([np.arange(rows)[index] for index in held]))
 
@@ -102,21 +103,21 @@ def _place(local: dict[str, np.ndarray], rows: int, needed: np.ndarray, sharding
 
 def _read(make: Callable[[int], dict], begin: int, end: int, threads: int, prefetch: int) -> Iterator[dict[str, np.ndarray]]:
     options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=max(prefetch, threads))
-    yield from grain.MapDataset.range(begin, end).map(make).to_iter_dataset(options)
+    return iter(grain.MapDataset.range(begin, end).map(make).to_iter_dataset(options))
 
 
 def batches(
     source: Source, rows: int, sharding: jax.sharding.Sharding, begin: int = 0, end: int | None = None, threads: int = 2, prefetch: int = 8
 ) -> Iterator[dict[str, jax.Array]]:
-    """Global batches begin, begin + 1, ... (end - 1; without end, for ever), sharded by rows; the same for any threads and any mesh.
+    """Global batches begin, begin + 1, ... (end - 1; without end, for ever), sharded by rows; the same for any threads and mesh.
 
     Batch s is made from s alone: beginning at 10 or at 10**6 reads equally many records. `prefetch` batches are made ahead.
     `sharding` names axis 0 alone, as NamedSharding(mesh, P(("data", "fsdp"))) does, and holds for keys of every rank.
     """
     needed = _needed(rows, sharding)
     make = lambda step: source.examples(int(step) * rows + needed)
-    for local in _read(make, begin, sys.maxsize if end is None else end, threads, prefetch):
-        yield _place(local, rows, needed, sharding)
+    read = _read(make, begin, sys.maxsize if end is None else end, threads, prefetch)
+    return (_place(local, rows, needed, sharding) for local in read)
 
 
 def evaluation(
@@ -141,5 +142,5 @@ def evaluation(
         made = fixed.examples(real)
         return {key: np.concatenate([made[key], fill[key]]) for key in made}
 
-    for local in _read(make, 0, -(-total // rows), threads, prefetch):
-        yield _place(local, rows, needed, sharding)
+    read = _read(make, 0, -(-total // rows), threads, prefetch)
+    return (_place(local, rows, needed, sharding) for local in read)

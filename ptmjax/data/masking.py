@@ -28,7 +28,9 @@ def choose(free: np.ndarray, draws: np.ndarray, k: np.ndarray) -> np.ndarray:
     return free & (draws <= last)
 
 
-def show(targets: np.ndarray, action: np.ndarray, draws: np.ndarray, mask: tuple[int, float], random: tuple[np.ndarray, float]) -> np.ndarray:
+def show(
+    targets: np.ndarray, action: np.ndarray, draws: np.ndarray, mask: tuple[int, float], random: tuple[np.ndarray, float]
+) -> np.ndarray:
     """What stands in the place of each target: the id mask[0] at rate mask[1], one of the ids random[0] at rate random[1], else itself.
 
     One action and one draw in [0, 1) for each target, so that action and replacement do not depend on each other.
@@ -71,7 +73,7 @@ class Masking:
         v = self.vocabulary
         missing = [name for name in ("cls", "sep", "mask", "pad") if getattr(v, name) is None]
         if missing or not len(v.ordinary):
-            raise UserError(f"masking needs ordinary pieces and the symbols cls, sep, mask, pad; {v!r} lacks {', '.join(missing) or 'pieces'}")
+            raise UserError(f"masking needs pieces and the symbols cls, sep, mask, pad; {v!r} lacks {', '.join(missing) or 'pieces'}")
         free = np.zeros(v.size, bool)
         free[v.ordinary] = True
         return v.cls, v.sep, v.mask, v.pad, v.ordinary, free

@@ -22,6 +22,7 @@ from pathlib import Path
 
 import msgpack
 import numpy as np
+import rich.console
 import rich.progress
 from array_record.python import array_record_module
 
@@ -31,7 +32,7 @@ from ptmjax.types import UserError
 
 FORMAT = 1  # layout of the folder and of a record
 CODE = 1  # raise it when text.py or windows.py give other records for the same text: caches are then built anew
-SMALL = 20_000_000  # characters below which starting worker processes costs more than it gains
+SMALL = 20_000_000  # bytes of text below which starting worker processes costs more than it gains
 SPLITS = ("train", "validation")
 
 
@@ -77,7 +78,7 @@ def write_shard(path: str, documents: Sequence[str], task: Task) -> tuple[collec
     writer = array_record_module.ArrayRecordWriter(path, "group_size:1") if documents else None
     for record in task.cut(documents, task.vocabulary, counts):
         writer.write(pack(record, task.cut.schema))
-        ids += np.bincount(record["tokens"], minlength=len(ids))
+        np.add.at(ids, record["tokens"], 1)
         counts["records"] += 1
     if writer:
         writer.close()
@@ -98,8 +99,8 @@ def build(task: Task, split: str, folder: str, workers: int | None = None, progr
     """The records of the split, from <folder>/<task>-<split>-<key> where they are, else made there.
 
     Args:
-        workers: processes; None takes all cores for a large text. The bytes do not depend on it. Each process imports the
-            caller's main module, as multiprocessing does: a script needs its `if __name__ == "__main__"`.
+        workers: processes; None takes all cores, or this process alone for a small text. The bytes do not depend on it. Each
+            process imports the caller's main module, as multiprocessing does: a script needs its `if __name__ == "__main__"`.
     Raises:
         UserError: a fault of the text (text.py), a split without a record, or a damaged cache (Records).
 
@@ -155,8 +156,7 @@ def _run(task: Task, split: str, paths: list[str], faults: collections.Counter, 
     if workers is None:
         size = sum(path.stat().length for path in text.files(task.text))
         workers = 1 if size < SMALL else len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    bar = rich.progress.Progress(disable=not progress, transient=True)
-    with bar:
+    with rich.progress.Progress(console=rich.console.Console(stderr=True), disable=not progress, transient=True) as bar:
         shard = bar.add_task(f"{task.name} {split}", total=len(paths))
         for result in _inline(task, paths, dealt) if workers == 1 else _pool(task, paths, dealt, workers):
             bar.advance(shard)
@@ -227,7 +227,8 @@ class Records(Sequence):
         with self._lock:
             if shard not in self._readers:
                 about = self.manifest["files"][shard]
-                reader = array_record_module.ArrayRecordReader(str(self.folder / about["file"]), "readahead_buffer_size:0,max_parallelism:0")
+                path = str(self.folder / about["file"])
+                reader = array_record_module.ArrayRecordReader(path, "readahead_buffer_size:0,max_parallelism:0")
                 if reader.num_records() != about["records"]:
                     raise self._damaged(about["file"], f"has {reader.num_records()} records of {about['records']}")
                 self._readers[shard] = reader, threading.Lock()

@@ -3,6 +3,7 @@ import dataclasses
 from collections.abc import Callable
 
 from ptmjax.data.vocabulary import Vocabulary
+from ptmjax.types import UserError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,3 +19,7 @@ class Task:
     style: str = "blank"  # what ends a document (text.documents)
     shards: int = 8  # runs of documents, one file each; part of the data, whatever the number of workers
     holdout: int = 50  # one document in so many is validation
+
+    def __post_init__(self):
+        if self.shards < 1 or self.holdout < 2:
+            raise UserError(f"task {self.name}: {self.shards} shards, 1 in {self.holdout} held out: give at least 1 and 2")

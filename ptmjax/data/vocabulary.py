@@ -145,17 +145,18 @@ def train_sentencepiece(lines: Iterable[str], path: str, size: int, lower: bool 
     kept = [line for line in kept if len(line.encode()) <= LONGEST]
     skipped = total - len(kept)
     if not kept:
-        raise UserError(f"no text to train {path} on ({skipped} lines are longer than {LONGEST} bytes): give lines of text, or break them up")
+        raise UserError(f"no text to train {path} on: of {total} lines with text {skipped} are longer than {LONGEST} bytes; break them up")
     if skipped:
         logging.warning("%s: left out %d of %d lines, which are longer than %d bytes", path, skipped, total, LONGEST)
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(kept), model_writer=model, model_type="unigram", vocab_size=size, pad_id=0, unk_id=1, bos_id=-1, eos_id=-1,
-            control_symbols=list(CONTROLS), normalization_rule_name="nmt_nfkc_cf" if lower else "nmt_nfkc", character_coverage=0.9995,
+            sentence_iterator=iter(kept), model_writer=model, model_type="unigram", vocab_size=size,
+            pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, control_symbols=list(CONTROLS),
+            normalization_rule_name="nmt_nfkc_cf" if lower else "nmt_nfkc", character_coverage=0.9995,
             max_sentence_length=LONGEST, num_threads=1, minloglevel=2,
-        )
+        )  # fmt: skip
     except RuntimeError as e:  # the library's way to say that the size and the text do not fit
-        raise UserError(f"cannot train {path} with {size} pieces on {len(kept)} lines: {str(e).splitlines()[-1]}") from e
+        raise UserError(f"cannot train {path} with {size} pieces on {len(kept)} lines: {str(e).rsplit('] ')[-1]}") from e
     epath.Path(path).write_bytes(model.getvalue())
     return skipped

@@ -1,0 +1,123 @@
+"""Both routes: plain SeqIO and the loader give the same examples."""
+import collections
+
+import jax
+import numpy as np
+import pytest
+import seqio
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import ptmjax.tasks
+from ptmjax.data import adapters, loader
+from ptmjax.data.masking import Masking
+from ptmjax.data.order import Shuffled
+from ptmjax.data.records import build
+from ptmjax.data.task import Task
+from ptmjax.data.windows import Blocks
+from ptmjax.types import UserError
+
+
+def other_record(example, rng, lookup):
+    """A corruption that looks another record up."""
+    other = lookup[int(rng.integers(len(lookup)))]["tokens"]
+    return {"tokens": np.resize(other, 6).astype(np.int32), "label": np.int32(len(lookup))}
+
+
+other_record.features = ("tokens", "label")
+
+
+@pytest.fixture(scope="module")
+def tasks(english, tmp_path_factory):
+    path = tmp_path_factory.mktemp("text") / "t.txt"
+    path.write_text("\n\n".join(f"Document {i} of the sea and the whale. " * (i % 5 + 1) for i in range(60)))
+    masked = Task("both_mlm", str(path), english, Blocks(16, minimum=3), Masking(english, 18, types=True), holdout=6)
+    looked = Task("both_lookup", str(path), english, Blocks(16, minimum=3), other_record, holdout=6)
+    for task in (masked, looked):
+        adapters.register(task, seed=5)
+    yield masked, looked
+    for task in (masked, looked):
+        seqio.TaskRegistry.remove(task.name)
+
+
+def key_of(example):
+    arrays = {key: np.asarray(x) for key, x in example.items() if key not in ("start", "row_weights")}
+    return tuple(sorted((key, x.dtype.name, x.tobytes()) for key, x in arrays.items()))
+
+
+def through_seqio(name, **more):
+    ds = seqio.get_mixture_or_task(name).get_dataset(sequence_length=None, **{"split": "train", "shuffle": True, "seed": 1, **more})
+    return list(ds.as_numpy_iterator())
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_both_routes_give_the_same_epochs(tasks, which, tmp_path):
+    task = tasks[which]
+    records = build(task, "train", str(tmp_path), workers=1, progress=False)
+    source = loader.Source(records, Shuffled(len(records), 1), task.corruption, 5, task.name)
+    ours = [key_of(source.example(p)) for p in range(2 * len(records))]
+    once, twice = through_seqio(task.name), through_seqio(task.name, num_epochs=2)
+    assert len(once) == len(records) > 100
+    assert collections.Counter(map(key_of, once)) == collections.Counter(ours[: len(records)])
+    assert collections.Counter(map(key_of, twice)) == collections.Counter(ours)
+    assert len(set(ours)) > 1.5 * len(records)  # the second epoch is not the first
+
+
+def test_shards_go_by_record(tasks):
+    whole = sorted(int(e["index"]) for e in through_seqio("both_mlm"))
+    for hosts in (2, 5):
+        parts = [[int(e["index"]) for e in through_seqio("both_mlm", shard_info=seqio.ShardInfo(i, hosts))] for i in range(hosts)]
+        assert sorted(sum(parts, [])) == whole == list(range(len(whole)))
+        assert max(map(len, parts)) - min(map(len, parts)) <= 1
+    assert through_seqio("both_mlm", shard_info=seqio.ShardInfo(len(whole), len(whole) + 1)) == []  # more hosts than records
+
+
+def test_static_shapes_and_seeds(tasks):
+    ds = seqio.get_mixture_or_task("both_mlm").get_dataset(split="validation", shuffle=False)
+    assert {key: tuple(s.shape) for key, s in ds.element_spec.items()} == dict(
+        tokens=(18,), targets=(18,), weights=(18,), segments=(18,), types=(18,), index=()
+    )
+    index = [int(e["index"]) for e in ds.as_numpy_iterator()]
+    assert index == list(range(len(index))) and len(index) > 10
+    order = [[int(e["index"]) for e in through_seqio("both_mlm", seed=seed)] for seed in (1, 1, 2)]
+    assert order[0] == order[1] != order[2] and order[0] != sorted(order[0])
+
+
+def test_get_dataset_and_mixtures(tasks):
+    seqio.MixtureRegistry.add("both_mix", [("both_mlm", 1)])
+    try:
+        ds = seqio.get_mixture_or_task("both_mix").get_dataset({"tokens": 18}, split="train", shuffle=False, num_epochs=1)
+        mixed = [key_of(e) for e in ds.as_numpy_iterator()]
+    finally:
+        seqio.MixtureRegistry.remove("both_mix")
+    assert sorted(mixed) == sorted(map(key_of, through_seqio("both_mlm")))
+    as_it_is = seqio.PassThroughFeatureConverter()
+    plain = seqio.get_dataset("both_mlm", {"tokens": 18}, feature_converter=as_it_is, dataset_split="train", shuffle=False)
+    assert sorted(map(key_of, plain.as_numpy_iterator())) == sorted(mixed)
+
+
+def test_read(tasks):
+    assert adapters.read("both_mlm") == tasks[0]
+    with pytest.raises(UserError, match="task 'both_mln' is not registered: did you mean both_mlm"):
+        adapters.read("both_mln")
+    seqio.TaskRegistry.add("foreign", source=seqio.TextLineDataSource({"train": "x"}), output_features={})
+    try:
+        with pytest.raises(UserError, match="task 'foreign' is SeqIO's own"):
+            adapters.read("foreign")
+    finally:
+        seqio.TaskRegistry.remove("foreign")
+
+
+def test_shipped_task_through_the_loader(tmp_path):
+    assert ptmjax.tasks.__name__ == "ptmjax.tasks"
+    task = adapters.read("en_pd_mlm_64")
+    records = build(task, "validation", str(tmp_path), workers=1, progress=False)
+    mesh = jax.make_mesh((1, 1, 1), ("data", "fsdp", "model"), devices=jax.devices()[:1])
+    source = loader.Source(records, Shuffled(len(records)), task.readout, 0, task.name)
+    found = list(loader.evaluation(source, 64, NamedSharding(mesh, P(("data", "fsdp")))))
+    assert sum(int((np.asarray(b["index"]) >= 0).sum()) for b in found) == len(records) > 500
+    weights, tokens = (np.concatenate([np.asarray(b[key]) for b in found]) for key in ("weights", "tokens"))
+    assert (tokens[weights > 0] == task.vocabulary.mask).all()
+    assert weights.sum(1).max() == 10
+    bound = task.corruption.bound(records.counts)
+    assert 5 < bound["bound"] < bound["unigram"] - 0.5 < 6.5

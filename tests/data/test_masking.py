@@ -1,0 +1,198 @@
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ptmjax.data.masking import Masking, budget, no_context_bound
+from ptmjax.data.order import counter
+from ptmjax.types import UserError
+
+TEXT = "a b c d e f g h i j"
+
+
+def example(vocabulary, text=TEXT):
+    return {"tokens": vocabulary.encode(text)}
+
+
+def rng(record=0, epoch=0):
+    return counter(0, "t", record, epoch)
+
+
+def many(masking, record, n):
+    return masking.rows([record] * n, [rng(i) for i in range(n)], [])
+
+
+def test_budget():
+    assert budget(np.array([3, 5, 10, 20, 128]), 0.15, 20).tolist() == [1, 1, 2, 3, 19]
+    assert [int(budget(n, 0.15, None)) for n in (12, 30, 512)] == [2, 4, 77]  # 4.5 rounds to even, as BERT's round() does
+    assert int(budget(512, 0.15, 20)) == 20
+
+
+def test_golden(abc):
+    out = Masking(abc, 14, rate=0.4).rows([example(abc)] * 3, [rng(0), rng(1), rng(2)], [])
+    assert {key: x.dtype.name for key, x in out.items()} == dict(tokens="int32", targets="int32", weights="float32", segments="int32")
+    assert (out["targets"] == [16, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 0, 15, 15]).all()
+    assert (out["segments"] == [1] * 12 + [0, 0]).all()
+    assert [row.nonzero()[0].tolist() for row in out["weights"]] == [[2, 3, 7, 8, 10], [1, 3, 5, 9, 10], [1, 2, 6, 7, 10]]
+    assert out["tokens"].tolist() == [
+        [16, 2, 14, 14, 5, 6, 7, 14, 9, 10, 14, 0, 15, 15],  # place 8 is scored as it is
+        [16, 14, 3, 14, 5, 14, 7, 8, 9, 14, 14, 0, 15, 15],
+        [16, 2, 14, 4, 5, 6, 12, 14, 9, 10, 7, 0, 15, 15],  # random pieces in places 6 and 10; place 1 as it is
+    ]
+
+
+def test_two_of_ten_words_and_never_a_special(abc):
+    """Row of pitfall 3: 10 words in 512 places give exactly 2, though PAD, CLS and SEP have unusual ids."""
+    out = many(Masking(abc, 512), example(abc), 2000)
+    assert (out["weights"].sum(1) == 2).all()
+    assert (out["weights"].sum(0)[1:11] > 300).all()  # 400 expected: every word has its turn
+    assert out["weights"][:, 0].sum() == out["weights"][:, 11:].sum() == 0
+
+
+def test_unknown_words_are_never_chosen(abc):
+    out = many(Masking(abc, 12, rate=1.0), example(abc, "a zebra b zebra"), 200)
+    assert out["targets"][0].tolist() == [16, 2, 1, 3, 1, 0] + [15] * 6
+    assert (out["weights"] == np.array([0, 1, 0, 1] + [0] * 8)).all()
+
+
+def test_shares_of_mask_random_and_kept(english):
+    """Over 1e5 chosen pieces: .8, .1, .1 within .01 (a random piece equals the old one with chance 1/4091)."""
+    tokens = {"tokens": np.arange(5, 131, dtype=np.int32)}
+    out = many(Masking(english, 128), tokens, 5400)
+    chosen = out["weights"] > 0
+    shown, target = out["tokens"][chosen], out["targets"][chosen]
+    assert len(shown) == 5400 * 19 > 1e5
+    masked, kept = shown == english.mask, shown == target
+    assert abs(masked.mean() - 0.8) < 0.01 and abs(kept.mean() - 0.1) < 0.01
+    drawn = shown[~masked & ~kept]
+    assert drawn.min() == 5 and drawn.max() >= 4090 and drawn.max() < english.size  # ordinary ids, to both ends
+    halves = np.bincount(drawn // 512, minlength=8) / len(drawn)
+    assert abs(halves[1:8] - 512 / 4091).max() < 0.01
+    assert (out["tokens"][~chosen] == out["targets"][~chosen]).all()
+
+
+def test_choice_is_uniform_over_places(english):
+    out = many(Masking(english, 128), {"tokens": np.arange(5, 131, dtype=np.int32)}, 5000)
+    share = out["weights"][:, 1:127].mean(0)
+    assert abs(share - 19 / 126).max() < 5 * (0.15 * 0.85 / 5000) ** 0.5
+
+
+@pytest.mark.parametrize("mask, random, shown", [(1, 0, "mask"), (0, 0, "same"), (0, 1, "any")])
+def test_extremes(abc, mask, random, shown):
+    out = many(Masking(abc, 12, rate=1.0, mask=mask, random=random), example(abc), 400)
+    assert (out["weights"] == np.array([0] + [1] * 10 + [0])).all()
+    tokens = out["tokens"][:, 1:11]
+    if shown == "any":
+        assert set(tokens.ravel().tolist()) == set(range(2, 14))
+    else:
+        assert (tokens == (abc.mask if shown == "mask" else out["targets"][:, 1:11])).all()
+
+
+def test_one_ordinary_word_returns(words):
+    only = words(["a"])
+    out = Masking(only, 8, rate=1.0, mask=0, random=1)({"tokens": np.array([2, 2], np.int32)}, rng(), [])
+    assert out["tokens"].tolist() == out["targets"].tolist() == [5, 2, 2, 0, 4, 4, 4, 4]
+
+
+def test_nothing_to_choose(abc):
+    for text in ("", "zebra zebra"):
+        out = Masking(abc, 8)(example(abc, text), rng(), [])
+        assert out["weights"].sum() == 0 and (out["tokens"] == out["targets"]).all()
+
+
+def test_long_rows_are_cut(abc):
+    out = Masking(abc, 5)(example(abc), rng(), [])
+    assert out["targets"].tolist() == [16, 2, 3, 4, 0] and out["segments"].all()
+
+
+def test_masks_are_fresh_by_epoch_and_record_and_else_the_same(english):
+    masking, record = Masking(english, 64), {"tokens": np.arange(5, 67, dtype=np.int32)}
+    of = lambda *place: masking(record, rng(*place), [])["weights"].tolist()
+    assert of(3, 0) == of(3, 0)
+    assert of(3, 0) != of(3, 1) and of(3, 0) != of(4, 0)
+
+
+@settings(derandomize=True, deadline=None, max_examples=50)
+@given(st.lists(st.integers(0, 20), min_size=1, max_size=6), st.integers(3, 16), st.sampled_from([0.15, 0.5, 1.0]))
+def test_rows_are_what_each_row_is_alone(words, sizes, length, rate):
+    masking = Masking(words(list("abcdefgh")), length, rate=rate)
+    records = [{"tokens": (np.arange(n, dtype=np.int32) % 9) + 1} for n in sizes]  # id 1 is unk
+    together = masking.rows(records, [rng(i) for i in range(len(sizes))], [])
+    for i, record in enumerate(records):
+        for key, x in masking(record, rng(i), []).items():
+            np.testing.assert_array_equal(x, together[key][i])
+    free = (together["targets"] >= 2) & (together["targets"] < 10)
+    n = together["segments"].sum(1)
+    assert together["weights"].sum(1).tolist() == np.minimum(free.sum(1), budget(n, rate, None)).tolist()
+    assert not together["weights"][~free].any()
+
+
+def test_does_not_write_into_the_record(abc):
+    record = example(abc)
+    record["tokens"].flags.writeable = False
+    Masking(abc, 14, rate=1.0)(record, rng(), [])
+    assert record["tokens"].tolist() == list(range(2, 12))
+
+
+def test_readout_shows_the_same_pieces_as_mask(english):
+    masking, record = Masking(english, 64, cap=5), {"tokens": np.arange(5, 67, dtype=np.int32)}
+    trained, read = (many(m, record, 100) for m in (masking, masking.readout()))
+    assert (trained["weights"] == read["weights"]).all()
+    assert (read["tokens"][read["weights"] > 0] == english.mask).all()
+    assert (trained["tokens"][trained["weights"] > 0] != english.mask).any()
+
+
+def test_features_are_the_keys(abc):
+    for types in (False, True):
+        masking = Masking(abc, 14, types=types)
+        assert masking.features == tuple(masking(example(abc), rng(), []))
+    assert not masking(example(abc), rng(), [])["types"].any()
+
+
+def test_pickles_small(english):
+    masking = Masking(english, 64)
+    masking({"tokens": np.array([5], np.int32)}, rng(), [])
+    again = pickle.loads(pickle.dumps(masking))
+    assert len(pickle.dumps(masking)) < 1000 and again.length == 64
+    assert again({"tokens": np.array([5], np.int32)}, rng(), [])["targets"][:3].tolist() == [2, 5, 3]
+
+
+def test_settings_that_cannot_be(abc):
+    for wrong in (dict(rate=0), dict(rate=1.5), dict(mask=0.8, random=0.3), dict(mask=-0.1), dict(length=2)):
+        with pytest.raises(UserError, match="masking"):
+            Masking(abc, **{"length": 8, **wrong})
+    abc.mask = None
+    with pytest.raises(UserError, match="lacks mask"):
+        Masking(abc, 8)(example(abc), rng(), [])
+
+
+def brute(p, mask, random):
+    """The same bound from the joint table of target and shown id (the last column is MASK)."""
+    n = len(p)
+    joint = np.concatenate([p[:, None] * (random / n + (1 - mask - random) * np.eye(n)), mask * p[:, None]], axis=1)
+    posterior = joint / joint.sum(0, keepdims=True).clip(1e-300)
+    return -(joint * np.log(posterior.clip(1e-300))).sum()
+
+
+@pytest.mark.parametrize("mask, random", [(0.8, 0.1), (1, 0), (0, 0), (0, 1), (0.8, 0), (0.3, 0.3)])
+def test_no_context_bound_against_the_table(mask, random):
+    counts = np.array([50, 20, 7, 1, 0, 0, 3])
+    p = counts / counts.sum()
+    found = no_context_bound(counts, mask, random)
+    assert found["bound"] == pytest.approx(brute(p, mask, random), abs=1e-12)
+    assert found["unigram"] == pytest.approx(-(p[p > 0] * np.log(p[p > 0])).sum())
+    assert found["majority"] == pytest.approx(50 / 81)
+    assert found["bound"] <= found["unigram"] + 1e-12
+
+
+def test_no_context_bound_extremes(abc):
+    counts = np.array([9, 9, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 9, 9, 9])  # those of special ids do not count
+    readout = Masking(abc, 8).readout().bound(counts)
+    assert readout["bound"] == pytest.approx(readout["unigram"])
+    assert readout["majority"] == pytest.approx(12 / 78)
+    assert Masking(abc, 8, mask=0, random=0).bound(counts)["bound"] == pytest.approx(0)
+    assert Masking(abc, 8).bound(counts)["bound"] < readout["unigram"] - 0.1
+    with pytest.raises(ValueError, match="not all 0"):
+        no_context_bound(np.zeros(3), 0.8, 0.1)

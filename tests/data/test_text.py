@@ -1,0 +1,115 @@
+import collections
+import gzip
+import lzma
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ptmjax.data.text import digest, documents, files, runs, split_of
+from ptmjax.types import UserError
+
+
+def read(path, style="blank"):
+    return list(documents(str(path), style))
+
+
+@pytest.mark.parametrize(
+    "raw, style, expected",
+    [
+        (b"a\nb\n\nc\n", "blank", ["a\nb", "c"]),
+        (b"\n\na\n\n\n \t\n\nb", "blank", ["a", "b"]),
+        (b"a\r\nb\r\n\r\nc", "blank", ["a\nb", "c"]),
+        (b"a\rb\xe2\x80\xa8c\x0cd\n", "blank", ["a\rb\u2028c\x0cd"]),  # LF alone ends a line
+        (b"\xef\xbb\xbfa\n\n\xef\xbb\xbfb", "blank", ["a", "\ufeffb"]),  # a BOM only at the start
+        (b"a\nb\n\nc\n", "line", ["a", "b", "c"]),
+        (b"a\r\r\n", "line", ["a\r"]),
+    ],
+)
+def test_documents(tmp_path, raw, style, expected):
+    for name, pack in (("t.txt", bytes), ("t.gz", gzip.compress), ("t.xz", lzma.compress)):
+        (tmp_path / name).write_bytes(pack(raw))
+        assert read(tmp_path / name, style) == expected
+
+
+def test_invalid_bytes_are_replaced_and_counted(tmp_path):
+    (tmp_path / "t").write_bytes(b"ok \xff\xfe x\n\xef\xbf\xbd real\n\ncaf\xc3")
+    faults = collections.Counter()
+    assert list(documents(str(tmp_path / "t"), faults=faults)) == ["ok \ufffd\ufffd x\n\ufffd real", "caf\ufffd"]
+    assert faults["invalid"] == 3  # the U+FFFD that stands in the text is none
+
+
+@settings(derandomize=True, deadline=None)
+@given(st.binary(max_size=300).filter(lambda raw: b"\0" not in raw))
+def test_any_bytes_are_text_or_empty(tmp_path_factory, raw):
+    path = tmp_path_factory.getbasetemp() / "any"
+    path.write_bytes(raw)
+    try:
+        found = read(path)
+    except UserError as e:
+        assert "is empty" in str(e)
+    else:
+        assert found and all(document.strip() for document in found)
+
+
+def test_faults_of_a_text_are_one_clear_line(tmp_path):
+    (tmp_path / "empty").write_bytes(b"")
+    (tmp_path / "blank").write_bytes(b" \n\n\t\n" * 30000)
+    (tmp_path / "binary").write_bytes(b"a" * 1000 + b"\0")
+    (tmp_path / "binary.gz").write_bytes(gzip.compress(b"text\0"))
+    (tmp_path / "not.gz").write_bytes(b"plain text")
+    (tmp_path / "not.xz").write_bytes(b"plain text")
+    (tmp_path / "cut.gz").write_bytes(gzip.compress(bytes(range(1, 256)) * 50)[:-9])
+    (tmp_path / "cut.xz").write_bytes(lzma.compress(bytes(range(1, 256)) * 50)[:-9])
+    (tmp_path / "folder").mkdir()
+    for name, what in [
+        ("none", "does not exist"), ("no*thing", "does not exist"), ("empty", "is empty"), ("blank", "is empty"), ("binary", "is binary"),
+        ("binary.gz", "is binary"), ("not.gz", "cannot be read"), ("not.xz", "cannot be read"), ("cut.gz", "cannot be read"),
+        ("cut.xz", "cannot be read"), ("folder", "cannot be read"),
+    ]:
+        with pytest.raises(UserError, match=what) as e:
+            read(tmp_path / name)
+        assert name in str(e.value) and "\n" not in str(e.value)
+    with pytest.raises(UserError, match="style 'words' is not known"):
+        read(tmp_path / "empty", "words")
+
+
+def test_one_empty_file_among_good_ones_is_named(tmp_path):
+    (tmp_path / "a").write_text("a")
+    (tmp_path / "b").write_text("")
+    with pytest.raises(UserError, match="/b is empty"):
+        read(tmp_path / "*")
+
+
+def test_globs_are_sorted_and_do_not_join_documents(tmp_path):
+    for name in ("b.txt", "a.txt", "c.md"):
+        (tmp_path / name).write_text(name)
+    assert [p.name for p in files(str(tmp_path / "*.txt"))] == ["a.txt", "b.txt"]
+    assert list(documents([str(tmp_path / "c.md"), str(tmp_path / "?.txt")])) == ["c.md", "a.txt", "b.txt"]
+
+
+def test_digest_follows_the_bytes(tmp_path):
+    (tmp_path / "a").write_text("a")
+    (tmp_path / "b").write_text("a")
+    assert digest(str(tmp_path / "a")) == digest([str(tmp_path / "b")])
+    (tmp_path / "b").write_text("b")
+    assert digest(str(tmp_path / "a")) != digest(str(tmp_path / "b"))
+
+
+def test_split_is_by_content():
+    assert split_of("the sea", 50) == split_of("the sea", 50)
+    held = [split_of(f"document {i}", 50) for i in range(20000)]
+    assert 320 < held.count("validation") < 480  # 400 expected, standard deviation 20
+    assert held.count("validation") + held.count("train") == 20000
+
+
+@settings(derandomize=True, deadline=None)
+@given(st.lists(st.integers(1, 1000), min_size=1), st.integers(1, 9))
+def test_runs_are_contiguous(lengths, shards):
+    dealt = runs(lengths, shards)
+    assert len(dealt) == len(lengths) and dealt == sorted(dealt) and 0 <= dealt[0] and dealt[-1] < shards
+
+
+def test_runs_are_even():
+    assert runs([5] * 8, 4) == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert runs([100, 1, 1, 1], 2) == [0, 1, 1, 1]

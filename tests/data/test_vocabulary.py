@@ -1,0 +1,108 @@
+import itertools
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ptmjax.data.vocabulary import LONGEST, SentencePiece, train_sentencepiece
+from ptmjax.types import UserError
+
+ENGLISH = SentencePiece(str(Path(__file__).parents[2] / "tasks" / "shipped" / "en_pd_4096.model"))
+
+
+def test_shipped_ids(english):
+    assert (english.size, english.pad, english.unk, english.cls, english.sep, english.mask) == (4096, 0, 1, 2, 3, 4)
+    assert english.special == {0, 1, 2, 3, 4}
+    assert english.ordinary.tolist() == list(range(5, 4096))
+    assert [english.piece(i) for i in (2, 3, 4)] == ["[CLS]", "[SEP]", "[MASK]"]
+
+
+def test_round_trip_and_word_starts(english):
+    ids = english.encode("The whale swam in the sea.")
+    assert ids.dtype == np.int32
+    assert english.decode(ids) == "the whale swam in the sea."
+    assert english.starts(ids).sum() == 6
+    assert english.starts(ids)[0] and not english.starts(ids)[-1]
+
+
+@settings(derandomize=True, deadline=None, max_examples=100)
+@given(st.text() | st.sampled_from(["[MASK]", "[CLS] a [SEP]", "<pad>", "<unk>"]))
+def test_text_never_gives_a_special_id(text):
+    assert set(ENGLISH.encode(text).tolist()) & ENGLISH.special <= {ENGLISH.unk}
+
+
+def test_space_is_folded_and_accents_are_not(english):
+    assert english.encode("a\nb").tolist() == english.encode("a b").tolist() == english.encode("a   b").tolist()
+    assert english.encode("\ufb01n\u2026").tolist() == english.encode("fin...").tolist()
+    assert english.encode("Sea").tolist() == english.encode("sEA").tolist()
+    assert english.encode("mochte").tolist() != english.encode("möchte").tolist()
+
+
+@settings(derandomize=True, deadline=None)
+@given(st.lists(st.integers(-5, 5000)))
+def test_decode_never_raises(ids):
+    assert isinstance(ENGLISH.decode(ids), str)
+
+
+def test_decode_shows_unk_for_padding_and_unknown_ids(english):
+    unk = english.decode([english.unk])
+    assert unk.strip() == "⁇"
+    assert english.decode([4096]) == english.decode([4100]) == english.decode([-1]) == english.decode([english.pad]) == unk
+    sea = english.encode("sea").tolist()
+    assert english.decode([4200, *sea]).endswith("sea")
+
+
+def test_pickles_as_its_path(english):
+    english.encode("read")
+    assert len(pickle.dumps(english)) < 1000
+    assert pickle.loads(pickle.dumps(english)).encode("the sea").tolist() == english.encode("the sea").tolist()
+
+
+def test_missing_or_wrong_file(tmp_path):
+    lazy = SentencePiece(str(tmp_path / "none.model"))
+    with pytest.raises(UserError, match="none.model cannot be read"):
+        lazy.size
+    (tmp_path / "wrong.model").write_bytes(b"not a model")
+    with pytest.raises(UserError, match="wrong.model is not a SentencePiece model"):
+        SentencePiece(str(tmp_path / "wrong.model")).encode("a")
+
+
+NAMES = itertools.product(("owl", "cat", "dog"), ("hen", "pig", "ox"), ("Jam", "honey", "ALE"))
+TEXT = [f"the {a} and the {b} went to sea with {c}" for a, b, c in NAMES]
+
+
+def test_two_processes_train_the_same_bytes(tmp_path):
+    code = f"from ptmjax.data.vocabulary import train_sentencepiece as t; import sys; t({TEXT!r}, sys.argv[1], 30)"
+    for seed in ("1", "2"):
+        env = dict(os.environ, PYTHONHASHSEED=seed, PYTHONPATH=os.pathsep.join(sys.path))
+        subprocess.run([sys.executable, "-c", code, str(tmp_path / seed)], check=True, env=env)
+    one, two = ((tmp_path / seed).read_bytes() for seed in ("1", "2"))
+    assert one == two and len(one) > 1000
+    v = SentencePiece(str(tmp_path / "1"))
+    assert v.size == 30 and v.special == {0, 1, 2, 3, 4}
+    assert v.fingerprint == SentencePiece(str(tmp_path / "2")).fingerprint
+
+
+def test_lower(tmp_path):
+    for lower in (True, False):
+        train_sentencepiece(TEXT, str(tmp_path / "m"), 30, lower)
+        v = SentencePiece(str(tmp_path / "m"))
+        assert (v.decode(v.encode("ALE")) == "ale") == lower
+
+
+def test_long_lines_are_reported(tmp_path, caplog):
+    assert train_sentencepiece([*TEXT, "x" * (LONGEST + 1)], str(tmp_path / "m"), 30) == 1
+    assert "left out 1 of 28 lines" in caplog.text
+    with pytest.raises(UserError, match="of 1 lines with text 1 are longer"):
+        train_sentencepiece(["x" * (LONGEST + 1)], str(tmp_path / "n"), 30)
+
+
+def test_size_that_the_text_cannot_fill(tmp_path):
+    with pytest.raises(UserError, match="cannot train .* with 9999 pieces on 27 lines: Vocabulary size too high"):
+        train_sentencepiece(TEXT, str(tmp_path / "m"), 9999)
