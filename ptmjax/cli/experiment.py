@@ -9,7 +9,7 @@ import jax
 from ptmjax.data import loader, order
 from ptmjax.data.records import Records, build
 from ptmjax.data.task import Task
-from ptmjax.models.multi import Build
+from ptmjax.training.build import Build
 from ptmjax.objectives.base import Objective
 from ptmjax.training import loop
 from ptmjax.training.loop import Every, Optimizer

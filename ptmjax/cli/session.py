@@ -11,7 +11,7 @@ import jax
 
 from ptmjax.cli import config
 from ptmjax.cli.experiment import Experiment
-from ptmjax.models.multi import Build
+from ptmjax.training.build import Build
 from ptmjax.parallel import distributed
 from ptmjax.training.checkpoint import Checkpoints
 from ptmjax.types import UserError

@@ -60,6 +60,3 @@ class Network(nnx.Module):
     def nll(self, name: str, h: Array, targets: Array, where: Slots | None = None) -> tuple[Array, Array]:
         """(cross entropy, hit) of targets; a head may have its own way (adaptive, chunked, vocabulary-parallel)."""
         return self.heads[name].nll(h, targets, where)
-
-
-Nets = Mapping[str, Network]  # always a mapping; one network is {"model": network}

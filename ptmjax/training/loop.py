@@ -18,7 +18,7 @@ import optax
 from etils import epath
 from jax.sharding import Mesh, NamedSharding
 
-from ptmjax.models.multi import Build
+from ptmjax.training.build import Build
 from ptmjax.objectives.base import Objective
 from ptmjax.parallel.sharding import rows_sharding
 from ptmjax.training.checkpoint import Checkpoints

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import optax
 
-from ptmjax.models.multi import matching
+from ptmjax.training.build import matching
 from ptmjax.types import Array, UserError
 
 Schedule = Callable[[Array], Array]

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
-from ptmjax.models.multi import Build
+from ptmjax.training.build import Build
 from ptmjax.objectives.base import Objective
 from ptmjax.parallel.sharding import follow, placed, row_shards, rows_sharding
 from ptmjax.types import Array, PyTree, UserError, pytree

@@ -12,7 +12,7 @@ import numpy as np
 from ptmjax.models.context import Context
 from ptmjax.models.embedders import Embedder, Positions, Table
 from ptmjax.models.heads import Classifier, VocabularyHead
-from ptmjax.models.multi import Build
+from ptmjax.training.build import Build
 from ptmjax.models.network import Network
 from ptmjax.nn import masks
 from ptmjax.nn.block import Block

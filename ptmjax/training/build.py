@@ -3,14 +3,12 @@ import fnmatch
 import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.sharding import PartitionSpec
 
-from ptmjax.models.network import Nets
 from ptmjax.types import Array, UserError
 
 
@@ -67,7 +65,7 @@ class Build:
         tree = nnx.to_pure_dict(nnx.split(self.make(key))[1])
         return {name: at(tree, self.keys[name]) for name in self.leaves}
 
-    def nets(self, params: Mapping[str, Array]) -> Nets:
+    def nets(self, params: Mapping[str, Array]) -> Mapping[str, Any]:
         """The networks over `params`, cast to the compute type."""
         tree: dict = {}
         for name, keys in self.keys.items():
