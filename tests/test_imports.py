@@ -139,7 +139,8 @@ def test_a_wrong_direction_is_seen(module, source):
     "module, source",
     [
         ("nn.block", "from ptmjax.types import Key\nfrom ptmjax.nn import linear\nfrom . import mlp\nimport jax"),
-        ("training.step", "from ptmjax.objectives.base import Objective\nfrom ptmjax.objectives import base\nfrom ptmjax import __version__"),
+        ("training.step", "from ptmjax.objectives.base import Objective\nfrom ptmjax.objectives import base\nfrom ptmjax import types"),
+        ("training.metrics", "from ptmjax import __version__"),
         ("tasks.corpora", "import seqio, tensorflow\nfrom ptmjax.data import adapters"),
         ("data.adapters", "import seqio"),
         ("data.loader", "import grain"),
@@ -162,8 +163,8 @@ def test_names_and_sizes():
 def test_a_size_beyond_the_limit_is_seen():
     body = "    pass\n"
     assert size_faults("def f():\n" + body * 79) == [] and size_faults("def f():\n" + body * 80)
-    many = ", ".join(f"a{i}" for i in range(20))
-    assert size_faults(f"class A:\n    def __init__(self, {many}): ...") == [] and size_faults(f"class A:\n    def __init__(self, {many}, *, key): ...")
+    head = "class A:\n    def __init__(self, " + ", ".join(f"a{i}" for i in range(20))
+    assert size_faults(f"{head}): ...") == [] and size_faults(f"{head}, *, key): ...")
     assert size_faults("\n" * 600) == [] and size_faults("\n" * 601)
 
 

@@ -13,8 +13,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 LOOK = """
 import importlib.util, json, ptmjax
-folder = ptmjax.gin_folder()
-print(json.dumps([ptmjax.__file__, importlib.util.find_spec("ptmjax.tasks").origin, str(folder), sorted(p.name for p in folder.glob("*.gin"))]))
+tasks, gin = importlib.util.find_spec("ptmjax.tasks").origin, ptmjax.gin_folder()
+print(json.dumps([ptmjax.__file__, tasks, str(gin), sorted(p.name for p in gin.glob("*.gin"))]))
 """
 GIN = sorted(p.name for p in (ROOT / "gin").glob("*.gin"))
 

@@ -1,16 +1,16 @@
 """Whether a value of a gin file fits the annotation of the argument it is bound to."""
-import collections.abc
 import inspect
 import math
 import types
 import typing
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from gin.config import ConfigurableReference as Reference
 
 _PLAIN = (bool, int, float, str, bytes)
-_SEQUENCES = (list, tuple, set, frozenset, collections.abc.Sequence, collections.abc.Collection, collections.abc.Iterable, collections.abc.Set)
-_MAPPINGS = (dict, collections.abc.Mapping)
+_SEQUENCES = (list, tuple, set, frozenset, Sequence, Collection, Iterable, Set)
+_MAPPINGS = (dict, Mapping)
 
 
 def annotations(function: Any) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def fits(value: Any, wanted: Any) -> bool:
         return isinstance(value, list | tuple) and _elements_fit(value, origin, args)
     if (origin or wanted) in _MAPPINGS:
         return isinstance(value, dict) and (not args or all(fits(v, args[1]) for v in value.values()))
-    if (origin or wanted) in (type, collections.abc.Callable):
+    if (origin or wanted) in (type, Callable):
         return False  # only a reference can be one
     return not _is_class(wanted) or isinstance(value, wanted)
 
@@ -57,7 +57,7 @@ def _reference_fits(reference: Reference, wanted: Any) -> bool:
     """@X() of a class is an instance of it, of a function may be anything; @X is something to call."""
     made = reference.configurable.wrapped
     if not reference.evaluate:
-        return wanted in (type, collections.abc.Callable) or not (wanted in (None, *_PLAIN) or _is_class(wanted) and wanted is not object)
+        return wanted in (type, Callable) or not (wanted in (None, *_PLAIN) or _is_class(wanted) and wanted is not object)
     return not inspect.isclass(made) or not _is_class(wanted) or issubclass(made, wanted)
 
 
@@ -68,7 +68,9 @@ def _is_class(wanted: Any) -> bool:
 
 def shown(wanted: Any) -> str:
     """An annotation as a reader writes it."""
-    return wanted.__name__ if inspect.isclass(wanted) and not typing.get_args(wanted) else str(wanted).replace("typing.", "").replace("collections.abc.", "")
+    if inspect.isclass(wanted) and not typing.get_args(wanted):
+        return wanted.__name__
+    return str(wanted).replace("typing.", "").replace("collections.abc.", "")
 
 
 def finite(value: Any) -> bool:

@@ -169,7 +169,7 @@ def _set_aside() -> set[str]:
             selector = reference.configurable.selector
             if (key := _macro_of(reference) or selector) not in aside:
                 aside.add(key)
-                values += [bound for at, bound in _gin._CONFIG.items() if (at == reference.config_key if selector == MACRO else at[1] == selector)]
+                values += [b for at, b in _gin._CONFIG.items() if at[1] == selector and (selector != MACRO or at == reference.config_key)]
     return aside
 
 

@@ -15,8 +15,7 @@ from pathlib import Path
 
 import ptmjax
 import ptmjax.cli
-
-_QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2", "GRPC_VERBOSITY": "ERROR"}  # TensorFlow and XLA tell of CPU features at every start
+from ptmjax.cli import quiet
 
 
 class Usage(Exception):
@@ -41,8 +40,7 @@ def commands() -> dict[str, str]:
 
 def main(argv: list[str] | None = None) -> int:
     """Exit code: 0, 2 for a fault that the user can mend, 130 for Ctrl-C.  PTMJAX_TRACEBACK=1 shows where a fault came from."""
-    for name, value in _QUIET.items():
-        os.environ.setdefault(name, value)
+    quiet.set_levels()
     try:
         return _run(sys.argv[1:] if argv is None else argv)
     except KeyboardInterrupt:

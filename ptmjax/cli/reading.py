@@ -20,6 +20,7 @@ from etils import epath
 from gin import config_parser as _parser
 
 from ptmjax import gin_folder
+from ptmjax.cli import quiet
 from ptmjax.types import UserError
 
 _DYNAMIC = "from __gin__ import dynamic_registration"
@@ -135,7 +136,8 @@ def _import(context: _gin.ParseContext, statement: _parser.ImportStatement) -> N
     if statement.module.startswith("__gin__") and statement.format() != _DYNAMIC:
         raise Fault(f"unknown {statement.format()!r}; write {_DYNAMIC!r}")
     try:
-        context.process_import(statement)
+        with quiet.imports():  # a file of tasks brings TensorFlow
+            context.process_import(statement)
     except ModuleNotFoundError as error:
         missing = error.name or ""
         if not f"{statement.module}.".startswith(f"{missing}."):

@@ -1,7 +1,7 @@
 """Which values fit which annotations: one table, both ways."""
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Optional, Protocol, TypeVar, Union
+from typing import Any, Literal, Protocol, TypeVar
 
 import pytest
 
@@ -20,9 +20,9 @@ FITS = [
     (bool, [True, False], [0, 1, "True", None]),
     (str, ["a", ""], [1, None, ["a"]]),
     (None, [None], [0, "", False]),
-    (Optional[int], [3, None], ["3", 0.5]),
+    (int | None, [3, None], ["3", 0.5]),
     (int | str, [3, "3"], [0.5, None]),
-    (Union[float, Sequence[float]], [1, [1, 0.5]], ["1", ["1"]]),
+    (float | Sequence[float], [1, [1, 0.5]], ["1", ["1"]]),
     (Literal["sum", 2], ["sum", 2], ["mean", 2.0, None]),
     (Sequence[int], [[1, 2], (1,), []], ["12", [1, "2"], {1: 2}, 1]),
     (list, [[1], ("a", 2)], ["a", 3]),
@@ -52,7 +52,8 @@ def test_what_does_not(wanted, value):
 
 
 def test_an_annotation_is_shown_as_it_is_written():
-    assert [shown(w) for w in (int, Optional[int], Sequence[int], Literal["a"])] == ["int", "Optional[int]", "Sequence[int]", "Literal['a']"]
+    wanted = {int: "int", int | None: "int | None", Sequence[int]: "Sequence[int]", Literal["a"]: "Literal['a']"}
+    assert [shown(w) for w in wanted] == list(wanted.values())
 
 
 def test_annotations_of_other_packages_that_do_not_evaluate_are_left_alone():

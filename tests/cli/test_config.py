@@ -29,7 +29,7 @@ NETWORK = '''
 
     class Stack:
         def __init__(self, groups: Sequence[tuple[Callable[..., Block], int]], remat: bool = False, *, key: int):
-            self.blocks, self.remat, self.key = [make(8) if make.__name__ == "raw" else make() for make, n in groups for _ in range(n)], remat, key
+            self.blocks, self.remat, self.key = [make() for make, n in groups for _ in range(n)], remat, key
 
     class Network:
         def __init__(self, parts: Mapping[str, Table], stack: Callable[..., Stack] | None = None, clip: float | None = None):

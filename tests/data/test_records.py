@@ -162,7 +162,9 @@ def test_damaged_caches_are_named(task, tmp_path):
         manifest["files"][3]["records"] += 1
         (folder / "manifest.json").write_text(json.dumps(manifest))
 
-    for change in (cut, zeros, flip, fewer, lambda folder: (folder / shard).unlink()):
+    for change, what in ((cut, "bytes of"), (lambda folder: (folder / shard).unlink(), "has 0 bytes"), (fewer, "records of")):
+        assert f"{shard} has " in (said := damaged(change)) and what in said
+    for change in (zeros, flip):
         assert shard in damaged(change)
     assert "manifest.json" in damaged(lambda folder: (folder / "manifest.json").unlink())
     assert "manifest.json" in damaged(lambda folder: (folder / "manifest.json").write_text("{"))
