@@ -1,9 +1,10 @@
 """Pre-training tasks. The number in a name is the length of a row."""
+from ptmjax.tasks.corpora import EN_PD_4096, EN_PD_SMALL
+
 from ptmjax.data.adapters import register
 from ptmjax.data.masking import Masking
 from ptmjax.data.task import Task
 from ptmjax.data.windows import Blocks
-from ptmjax.tasks.corpora import EN_PD_4096, EN_PD_SMALL
 
 
 def _mlm(length: int, cap: int) -> Task:

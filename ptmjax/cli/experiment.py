@@ -6,12 +6,13 @@ from pathlib import Path
 
 import jax
 
+from ptmjax.cli import quiet
 from ptmjax.data import loader, order
 from ptmjax.data.records import Records, build
 from ptmjax.data.task import Task
-from ptmjax.training.build import Build
 from ptmjax.objectives.base import Objective
 from ptmjax.training import loop
+from ptmjax.training.build import Build
 from ptmjax.training.loop import Every, Optimizer
 
 
@@ -72,8 +73,9 @@ class Data:
 
     @functools.cached_property
     def task(self) -> Task:
-        import ptmjax.tasks  # noqa: F401  registers; it brings TensorFlow, so only a run that reads data pays for it
-        from ptmjax.data import adapters
+        with quiet.imports():  # TensorFlow comes with it, so only a command that reads data pays for it
+            import ptmjax.tasks  # noqa: F401  registers
+            from ptmjax.data import adapters
 
         return adapters.read(self.stage.task)
 

@@ -1,9 +1,9 @@
 """What a masked model learnt from context, against what is reached without: numbers, a table, a curve."""
 import json
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
+from etils import epath
 from rich.table import Table
 
 from ptmjax.cli.experiment import Data
@@ -30,7 +30,7 @@ def baselines(data: Data, batch: int = 256) -> dict[str, float]:
     return out | ({"no_context_bound": corruption.bound(counts)["bound"]} if isinstance(corruption, Masking) else {})
 
 
-def summary(workdir: Path, data: Data) -> dict:
+def summary(workdir: epath.Path, data: Data) -> dict:
     """The last evaluation beside its baselines, written to summary.json."""
     lines = read_lines(workdir / "metrics.jsonl")
     last = [line for line in lines if "set" in line][-1]
@@ -55,7 +55,7 @@ def table(found: Mapping, control: Mapping | None) -> Table:
     return out
 
 
-def curve(workdir: Path, found: Mapping) -> Path:
+def curve(workdir: epath.Path, found: Mapping) -> epath.Path:
     """curve.png: training and held-out loss over steps, with the unigram line."""
     import matplotlib
 
@@ -71,6 +71,7 @@ def curve(workdir: Path, found: Mapping) -> Path:
     axes.axhline(found["unigram"], color="gray", linestyle="--", linewidth=1, label="unigram")
     axes.set(xlabel="step", ylabel="masked-token loss (nats)", title=f"accuracy {found['accuracy']:.3f} held out")
     axes.legend()
-    figure.savefig(workdir / "curve.png", dpi=120)
+    with (workdir / "curve.png").open("wb") as file:
+        figure.savefig(file, dpi=120, format="png")
     pyplot.close(figure)
     return workdir / "curve.png"

@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import jax
+from etils import epath
 
 from ptmjax.cli import config
 from ptmjax.cli.experiment import Experiment
-from ptmjax.training.build import Build
 from ptmjax.parallel import distributed
+from ptmjax.training.build import Build
 from ptmjax.training.checkpoint import Checkpoints
 from ptmjax.types import UserError
 
@@ -20,7 +21,7 @@ CONFIG = "config.gin"
 
 
 def add_workdir(parser: argparse.ArgumentParser, help: str = "folder of the run: configuration, checkpoints, metrics") -> None:
-    parser.add_argument("--workdir", required=True, type=Path, metavar="FOLDER", help=help)
+    parser.add_argument("--workdir", required=True, type=epath.Path, metavar="FOLDER", help=help)
 
 
 def add_cache(parser: argparse.ArgumentParser) -> None:
@@ -47,7 +48,7 @@ def experiment(files: list[str], bindings: list[str]) -> Experiment:
     return config.configured(Experiment)()
 
 
-def saved(workdir: Path) -> Experiment:
+def saved(workdir: epath.Path) -> Experiment:
     """The experiment whose run lies in the work folder."""
     path = workdir / CONFIG
     if not path.is_file():
@@ -62,7 +63,7 @@ def about() -> str:
     return f"{jax.device_count()} x {device.device_kind} ({device.platform}), {jax.process_count()} process(es), {versions}, Python {platform.python_version()}"
 
 
-def parameters(workdir: Path, like: Mapping[str, jax.ShapeDtypeStruct]) -> tuple[int, dict[str, jax.Array]]:
+def parameters(workdir: epath.Path, like: Mapping[str, jax.ShapeDtypeStruct]) -> tuple[int, dict[str, jax.Array]]:
     """(step, parameters) of the newest checkpoint, placed as `like` says."""
     found = Checkpoints(workdir / "checkpoints", say=lambda text: print(text, file=sys.stderr)).params(like)
     if found is None:

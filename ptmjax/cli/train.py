@@ -2,9 +2,9 @@
 import argparse
 import contextlib
 import json
-from pathlib import Path
 
 import jax
+from etils import epath
 from rich.console import Console
 
 from ptmjax.cli import config, readout, session
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def claim(workdir: Path) -> None:
+def claim(workdir: epath.Path) -> None:
     """Makes the work folder this run's, or a UserError where it is something else's."""
     if workdir.exists() and not workdir.is_dir():
         raise UserError(f"--workdir {workdir} is a file: name a folder")
@@ -78,7 +78,7 @@ def train(args: argparse.Namespace, experiment: Experiment, mesh, stages: list[l
 def conclude(args: argparse.Namespace, data, console: Console) -> None:
     """What was reached, against what is reached without context, and where everything lies."""
     found = readout.summary(args.workdir, data)
-    control = Path(config.find(args.gin_files[0], "--gin_file")).with_suffix(".control.json")
+    control = config.find(args.gin_files[0], "--gin_file").with_suffix(".control.json")
     console.print(readout.table(found, json.loads(control.read_text()) if control.is_file() else None))
     readout.curve(args.workdir, found)
     for name, what in (("curve.png", "the loss curve"), ("summary.json", "these numbers"), ("metrics.jsonl", "every logged step"),

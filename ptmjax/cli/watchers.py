@@ -1,9 +1,9 @@
 """Who looks on while a run trains: a progress bar (plain lines without a terminal) and TensorBoard."""
 from collections.abc import Mapping
-from pathlib import Path
 
 import rich.progress
 import tensorboardX
+from etils import epath
 from rich.console import Console
 
 
@@ -45,7 +45,7 @@ class Progress:
 class TensorBoard:
     """The same numbers as metrics.jsonl; steps past `done` of a run that was taken up again are purged."""
 
-    def __init__(self, folder: Path, done: int):
+    def __init__(self, folder: epath.Path, done: int):
         self.writer = tensorboardX.SummaryWriter(str(folder), purge_step=done + 1)
 
     def trained(self, line: Mapping, seconds: float, tokens: int) -> None:

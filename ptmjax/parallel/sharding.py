@@ -3,7 +3,8 @@ import math
 from collections.abc import Mapping
 
 import jax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from ptmjax.types import ROWS, PyTree, UserError, spec
 

@@ -18,9 +18,9 @@ import optax
 from etils import epath
 from jax.sharding import Mesh, NamedSharding
 
-from ptmjax.training.build import Build
 from ptmjax.objectives.base import Objective
 from ptmjax.parallel.sharding import rows_sharding
+from ptmjax.training.build import Build
 from ptmjax.training.checkpoint import Checkpoints
 from ptmjax.training.metrics import Lines, Totals, number
 from ptmjax.training.state import Plan, TrainState

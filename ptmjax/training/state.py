@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 
-from ptmjax.training.build import Build
 from ptmjax.objectives.base import Objective
 from ptmjax.parallel.sharding import follow, placed, row_shards, rows_sharding
+from ptmjax.training.build import Build
 from ptmjax.types import Array, PyTree, UserError, pytree
 
 

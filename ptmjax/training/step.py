@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from ptmjax.training.build import Build
 from ptmjax.objectives.base import Objective
+from ptmjax.training.build import Build
 from ptmjax.training.state import Plan, TrainState, fresh, key_of
 from ptmjax.types import Array, Batch, Key, Keys, PyTree, Sum, check, constrain
 

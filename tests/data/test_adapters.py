@@ -3,12 +3,12 @@ import collections
 
 import jax
 import numpy as np
+import ptmjax.tasks
 import pytest
 import seqio
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-import ptmjax.tasks
 from ptmjax.data import adapters, loader
 from ptmjax.data.masking import Masking
 from ptmjax.data.order import Shuffled

@@ -12,13 +12,13 @@ import numpy as np
 from ptmjax.models.context import Context
 from ptmjax.models.embedders import Embedder, Positions, Table
 from ptmjax.models.heads import Classifier, VocabularyHead
-from ptmjax.training.build import Build
 from ptmjax.models.network import Network
 from ptmjax.nn import masks
 from ptmjax.nn.block import Block
 from ptmjax.nn.stack import Stack
 from ptmjax.objectives.base import Encoding
 from ptmjax.objectives.token import Mlm, Sentence
+from ptmjax.training.build import Build
 
 part = functools.partial
 TIES = {"model/heads/mlm/table": "model/embedder/parts/tokens/table"}
