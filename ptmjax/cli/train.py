@@ -8,7 +8,7 @@ from etils import epath
 from rich.console import Console
 
 from ptmjax.cli import config, readout, session
-from ptmjax.cli.experiment import Experiment
+from ptmjax.cli.experiment import Data, Experiment
 from ptmjax.cli.watchers import Progress, TensorBoard
 from ptmjax.parallel.mesh import make_mesh
 from ptmjax.training import loop
@@ -17,6 +17,15 @@ from ptmjax.types import UserError
 
 HELP = "train an experiment (a gin file) in a work folder; called again, it goes on or says that it is done"
 FREE = ("STEPS", "Stage.steps", "Stage.micro", "Experiment.mesh", "Experiment.keep", "Every.log", "Every.evaluate", "Every.save")
+
+WRITTEN = {
+    "curve.png": "the loss curve",
+    "summary.json": "the last evaluation and its baselines",
+    "metrics.jsonl": "every logged step",
+    "checkpoints": "the newest states",
+    "tensorboard": "for `tensorboard --logdir`",
+    "config.gin": "the whole configuration",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,8 +47,8 @@ def run(args: argparse.Namespace) -> int:
     config.check_used()
     data = [experiment.data(stage, args.cache) for stage in experiment.stages]
     claim(args.workdir)
-    counted = stages[-1].build.count()
-    console.print(f"{counted:,} parameters, {len(data[0].training):,} training records of {data[0].task.name}, mesh {dict(mesh.shape)}", highlight=False)
+    records = ", ".join(f"{len(d.training):,} training records of {d.task.name}" for d in data)
+    console.print(f"{stages[-1].build.count():,} parameters, {records}, mesh {dict(mesh.shape)}", highlight=False)
     train(args, experiment, mesh, stages, console)
     if jax.process_index() == 0:
         conclude(args, data[-1], console)
@@ -53,7 +62,7 @@ def claim(workdir: epath.Path) -> None:
     if workdir.is_dir() and any(workdir.iterdir()) and not (workdir / session.CONFIG).is_file():
         raise UserError(f"--workdir {workdir} holds files that are no ptmjax run: name a new or empty folder")
     if other := config.same_run(workdir, FREE):
-        raise UserError(f"--workdir {workdir} holds another run ({'; '.join(other[:3])}): name another folder, or go on with its own settings")
+        raise UserError(f"--workdir {workdir} holds another run ({'; '.join(other[:3])}): name another folder, or keep its settings")
     if jax.process_index() == 0:
         try:
             config.save(workdir)
@@ -71,16 +80,16 @@ def train(args: argparse.Namespace, experiment: Experiment, mesh, stages: list[l
         if jax.process_index() == 0 and done < steps:
             watchers = [stack.enter_context(Progress(steps, done, console)), TensorBoard(args.workdir / "tensorboard", done)]
             stack.callback(watchers[1].close)
-        say = lambda text: console.print(text, highlight=False)
-        loop.train(stages, args.workdir, mesh, seed=experiment.seed, every=experiment.every, keep=experiment.keep, watchers=watchers, say=say)
+        loop.train(stages, args.workdir, mesh, seed=experiment.seed, every=experiment.every, keep=experiment.keep, watchers=watchers,
+                   say=lambda text: console.print(text, highlight=False))
 
 
-def conclude(args: argparse.Namespace, data, console: Console) -> None:
+def conclude(args: argparse.Namespace, data: Data, console: Console) -> None:
     """What was reached, against what is reached without context, and where everything lies."""
-    found = readout.summary(args.workdir, data)
-    control = config.find(args.gin_files[0], "--gin_file").with_suffix(".control.json")
-    console.print(readout.table(found, json.loads(control.read_text()) if control.is_file() else None))
-    readout.curve(args.workdir, found)
-    for name, what in (("curve.png", "the loss curve"), ("summary.json", "these numbers"), ("metrics.jsonl", "every logged step"),
-                       ("checkpoints", "the newest states"), ("tensorboard", "for `tensorboard --logdir`"), ("config.gin", "the whole configuration")):
+    found, how = readout.summary(args.workdir, data), readout.shown_masked(data)
+    readout.curve(args.workdir, found, how)
+    if "mlm" in found:
+        control = config.find(args.gin_files[0], "--gin_file").with_suffix(".control.json")
+        console.print(readout.table(found, json.loads(control.read_text()) if control.is_file() else None, how))
+    for name, what in WRITTEN.items():
         console.print(f"{args.workdir / name}  {what}", highlight=False)

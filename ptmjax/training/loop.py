@@ -164,4 +164,6 @@ def evaluate(plan: Plan, eval_fn: Callable, params: dict[str, Array], step: int,
         sums, carry = eval_fn(params, batch, carry, jnp.int32(step))
         totals.add(sums)
         records += int((batch["index"] >= 0).sum())
-    return totals.means() | {"records": records}
+    means = totals.means()
+    loss = plan.objective.total({name: means[name] for name in plan.objective.weights(batch)})
+    return {"loss": float(loss)} | means | {"records": records}
