@@ -18,7 +18,8 @@ class Progress:
 
     def __init__(self, steps: int, done: int, console: Console):
         columns = ("[bold]{task.completed}/{task.total}", rich.progress.BarColumn(), "{task.fields[shown]}",
-                   "{task.fields[speed]} tokens/s", rich.progress.TimeElapsedColumn(), "left", rich.progress.TimeRemainingColumn(elapsed_when_finished=True))
+                   "{task.fields[speed]} tokens/s", rich.progress.TimeElapsedColumn(), "left",
+                   rich.progress.TimeRemainingColumn(elapsed_when_finished=True))
         self.console, self.steps = console, steps
         self.bar = rich.progress.Progress(*columns, console=console, disable=not console.is_terminal)
         self.task = self.bar.add_task("train", total=steps, completed=done, shown="compiling", speed="-")

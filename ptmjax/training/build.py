@@ -26,7 +26,8 @@ class Build:
     networks see their parameters; the parameters themselves stay float32.
     """
 
-    def __init__(self, nets: Mapping[str, Callable[..., nnx.Module]], ties: Mapping[str, str] = {}, frozen: Sequence[str] = (), compute: str = "float32"):
+    def __init__(self, nets: Mapping[str, Callable[..., nnx.Module]], ties: Mapping[str, str] = {}, frozen: Sequence[str] = (),
+                 compute: str = "float32"):
         self.factories, self.ties, self.compute = dict(nets), dict(ties), jnp.dtype(compute)
         self.graph, tree = nnx.split(nnx.eval_shape(lambda: self.make(jax.random.key(0))))
         self.keys, leaves = {}, {}

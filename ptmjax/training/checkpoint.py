@@ -110,7 +110,8 @@ class Checkpoints:
             raise UserError(self.failed(step, e)) from e
 
     def failed(self, step: int, fault: Exception) -> str:
-        return f"checkpoint {self.folder / str(step)} could not be written ({reason_of(fault)}): mend the disk and start again, the last whole step is kept"
+        return (f"checkpoint {self.folder / str(step)} could not be written ({reason_of(fault)}): "
+                "mend the disk and start again, the last whole step is kept")
 
     def close(self) -> None:
         self.wait()
@@ -141,11 +142,14 @@ def compare(path: epath.Path, stored: ocp.CheckpointMetadata, like: PyTree, part
     version = (stored.custom_metadata or {}).get("format")
     if version != FORMAT:
         raise UserError(f"checkpoint {path} has format {version}, this version of ptmjax reads {FORMAT}")
-    have, want = {name: x for name, x in leaves(stored.metadata).items() if name.startswith(part)}, leaves(like)
+    have, want = leaves(stored.metadata), leaves(like)
+    have = {name: x for name, x in have.items() if name.startswith(part)}
     for name in sorted(have.keys() ^ want.keys()):
-        raise UserError(f"checkpoint {path} {'has' if name in have else 'lacks'} {name}, the present run {'lacks' if name in have else 'has'} it: "
-                        "is it of another model or optimizer? Choose another --workdir")
+        first, second = ("has", "lacks") if name in have else ("lacks", "has")
+        raise UserError(f"checkpoint {path} {first} {name}, the present run {second} it: is it of another model or optimizer? "
+                        "Choose another --workdir")
     for name, x in want.items():
         key = jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
         if not key and (tuple(have[name].shape) != x.shape or have[name].dtype != x.dtype):
-            raise UserError(f"checkpoint {path}: {name} is {have[name].dtype}{list(have[name].shape)}, the present run has {x.dtype}{list(x.shape)}")
+            raise UserError(f"checkpoint {path}: {name} is {have[name].dtype}{list(have[name].shape)}, "
+                            f"the present run has {x.dtype}{list(x.shape)}: choose another --workdir, or the configuration of this one")

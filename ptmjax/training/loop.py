@@ -90,9 +90,10 @@ def train(stages: Sequence[Stage], workdir: epath.PathLike, mesh: Mesh, *, seed:
         state = checkpoints.restore(lambda step: plans[stage_at(step)].abstract())
         state = plans[0].create() if state is None else state
         done = int(state.step)
-        first = jax.process_index() == 0
-        lines = [stack.enter_context(contextlib.closing(Lines(folder / name, done))) if first else None for name in ("metrics.jsonl", "timing.jsonl")]
-        run = Run(mesh, every, checkpoints, *lines, watchers if first else ())
+        run = Run(mesh, every, checkpoints, None, None, ())
+        if jax.process_index() == 0:
+            lines = [stack.enter_context(contextlib.closing(Lines(folder / name, done))) for name in ("metrics.jsonl", "timing.jsonl")]
+            run = Run(mesh, every, checkpoints, *lines, watchers)
         for stage, plan, end in zip(stages, plans, ends):
             if done < end:
                 begin = end - stage.steps
@@ -127,17 +128,21 @@ def run_stage(run: Run, stage: Stage, plan: Plan, state: TrainState, begin: int,
             batch = next(batches)
             state, metrics = step_fn(state, batch)
             tokens += batch["tokens"].size
-            due = lambda every: step == end or (every and step % every == 0)
-            if due(run.every.log):
+            if due(step, end, run.every.log):
                 line = {"step": step} | {name: number(x) for name, x in sorted(metrics.items())}
                 log(run, line, time.perf_counter() - since, tokens)
                 since, tokens = time.perf_counter(), 0
-            if due(run.every.evaluate):
+            if due(step, end, run.every.evaluate):
                 for name, heldout in stage.heldout.items():
-                    report(run, {"step": step, "set": name} | evaluate(plan, eval_fn, state.params, step, heldout(rows_sharding(run.mesh), stage.rows)))
-            if due(run.every.save):
+                    found = evaluate(plan, eval_fn, state.params, step, heldout(rows_sharding(run.mesh), stage.rows))
+                    report(run, {"step": step, "set": name} | found)
+            if due(step, end, run.every.save):
                 run.checkpoints.save(step, state)
     return state
+
+
+def due(step: int, end: int, every: int) -> bool:
+    return step == end or (every > 0 and step % every == 0)
 
 
 def log(run: Run, line: dict, seconds: float, tokens: int) -> None:
