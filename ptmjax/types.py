@@ -4,6 +4,7 @@ B rows, L length, K slots.
 """
 import contextlib
 import dataclasses
+import math
 import zlib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -182,10 +183,19 @@ def spec(*names: str | None) -> P:
 
 
 def constrain(x: Array, *names: str | None) -> Array:
-    """Shards x by logical names; without a mesh it does nothing."""
+    """Shards x by logical names; without a mesh it does nothing. An axis that the mesh does not divide is a UserError."""
     if len(names) != x.ndim:
         raise ValueError(f"{len(names)} axis names {names} for an array of shape {x.shape}")
-    wanted = spec(*names)
-    if jax.sharding.get_abstract_mesh().empty:
+    wanted, mesh = spec(*names), jax.sharding.get_abstract_mesh()
+    if mesh.empty:
         return x
+    check_divides(f"an array of shape {x.shape}", x.shape, wanted, names, mesh.shape)
     return jax.lax.with_sharding_constraint(x, wanted)
+
+
+def check_divides(what: str, shape: tuple[int, ...], wanted: P, names: tuple[str | None, ...], mesh: Mapping[str, int]) -> None:
+    """UserError where a mesh axis does not divide an axis of `shape` (XLA would replicate or pad it without a word)."""
+    for size, axis, name in zip(shape, wanted, names):
+        parts = math.prod(mesh[a] for a in ((axis,) if isinstance(axis, str) else axis or ()))
+        if size % parts:
+            raise UserError(f"{what}: axis {name!r} of {size} does not divide by mesh axis {axis!r} of {parts}: choose another mesh or size")
