@@ -32,6 +32,8 @@ class VocabularyHead(nnx.Module):
                  init: Init = 0.02, key: Array):
         a, b, c = jax.random.split(key, 3)
         embed = width if embed is None else embed
+        if act is None and embed != width:
+            raise ValueError(f"with act None nothing maps width {width} to a table of width {embed}")
         self.size, self.act = size, None if act is None else activation(act)
         self.transform = None if act is None else Linear(width, embed, ("embed", None), init=init, key=a)
         self.norm = None if act is None else Norm(embed, norm, eps, key=b)

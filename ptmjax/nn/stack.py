@@ -56,12 +56,13 @@ class Stack(nnx.Module):
 
 def layer(aux: list[dict[str, Array]], name: str, i: int) -> Array:
     """[B, ...]: what layer i (counted through the groups) left in aux under `name`."""
+    left = i
     for group in aux:
         n = len(next(iter(group.values()))) if group else 0
-        if i < n:
-            return group[name][i]
-        i -= n
-    raise ValueError(f"no such layer: {i} past the last")
+        if 0 <= left < n:
+            return group[name][left]
+        left -= n
+    raise ValueError(f"no layer {i}: the groups left {i - left} of them")
 
 
 def stacked(block: Callable, n: int, key: Array):

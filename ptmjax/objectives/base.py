@@ -5,7 +5,7 @@ B rows, L length, K slots.
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from ptmjax.types import Array, Batch, Keys, PyTree, Sum, fold
+from ptmjax.types import Array, Batch, Keys, PyTree, Sum, UserError, fold
 
 
 class Objective:
@@ -57,6 +57,8 @@ class Encoding(Objective):
         out = net.encode(batch, fold(keys.dropout, self.net))
         for term in self.terms:
             found, more = term.losses(net, out, batch, keys)
+            if taken := (found | more).keys() & (sums | metrics).keys():
+                raise UserError(f"two terms of one encoding report {min(taken)!r}: give each its own name")
             sums |= found
             metrics |= more
         return sums, carry, metrics

@@ -44,11 +44,13 @@ class Build:
         return nnx.Dict({name: f(key=jax.random.fold_in(key, zlib.crc32(name.encode()))) for name, f in sorted(self.factories.items())})
 
     def owner(self, path: str) -> str:
-        """The path under which the parameter at `path` is stored."""
-        for there, source in self.ties.items():
-            if path == there or path.startswith(there + "/"):
-                return self.owner(source + path[len(there):])
-        return path
+        """The path under which the parameter at `path` is stored; of several ties that match, the longest counts."""
+        for _ in range(len(self.ties) + 1):
+            there = max((t for t in self.ties if path == t or path.startswith(t + "/")), key=len, default=None)
+            if there is None:
+                return path
+            path = self.ties[there] + path[len(there):]
+        raise UserError(f"tie {there} <- {self.ties[there]}: the ties go round in a circle and nothing owns the parameter")
 
     def check_ties(self, leaves: Mapping[str, Leaf]) -> None:
         for there, source in self.ties.items():
