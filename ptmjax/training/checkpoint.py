@@ -41,10 +41,13 @@ class Checkpoints:
         """
         for path in sorted(self.folder.glob("*tmp*")) if self.folder.exists() else []:
             self.say(f"checkpoint {path} is half-written (the run was killed in a save) and is passed over")
-        for step in reversed(self.steps()):
+        there = self.steps()
+        for step in reversed(there):
             state = self.attempt(step, like(step))
             if state is not None:
                 return state
+        if there:
+            self.say(f"no checkpoint in {self.folder} can be read: the run begins at step 0")
         return None
 
     def params(self, like: PyTree) -> tuple[int, PyTree] | None:

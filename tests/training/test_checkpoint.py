@@ -154,7 +154,7 @@ def test_all_steps_broken(folder):
         shutil.rmtree(folder / str(step))
         (folder / str(step)).mkdir()
     state, said = restored(folder)
-    assert state is None and len(said) == 2 and "broken-6-1" in said[0] and "broken-3-1" in said[1]
+    assert state is None and len(said) == 3 and "broken-6-1" in said[0] and "broken-3-1" in said[1] and "begins at step 0" in said[2]
     assert {p.name for p in folder.iterdir()} == {"broken-3-1", "broken-6-1"}
 
 
