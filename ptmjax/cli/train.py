@@ -16,7 +16,7 @@ from ptmjax.cli.experiment import Data, Experiment
 from ptmjax.cli.watchers import Progress, TensorBoard
 from ptmjax.parallel.mesh import make_mesh
 from ptmjax.training import loop
-from ptmjax.training.checkpoint import Checkpoints
+from ptmjax.training.checkpoint import everywhere
 from ptmjax.types import UserError
 
 HELP = "train an experiment (a gin file) in a work folder; called again, it goes on or says that it is done"
@@ -74,32 +74,44 @@ def fitting() -> Iterator[None]:
 
 
 def claim(workdir: epath.Path) -> None:
-    """Makes the work folder this run's, or a UserError where it is something else's."""
+    """Makes the work folder this run's; where it is something else's, a UserError on every process."""
+    fault = None
+    if jax.process_index() == 0:  # alone: another process might look while this one writes
+        try:
+            take(workdir)
+        except UserError as e:
+            fault = e
+    if not everywhere(fault is None):
+        raise fault or UserError(f"process 0 cannot take --workdir {workdir}: it says why")
+
+
+def take(workdir: epath.Path) -> None:
     if workdir.exists() and not workdir.is_dir():
         raise UserError(f"--workdir {workdir} is a file: name a folder")
     if workdir.is_dir() and any(workdir.iterdir()) and not (workdir / session.CONFIG).is_file():
         raise UserError(f"--workdir {workdir} holds files that are no ptmjax run: name a new or empty folder")
     if other := config.same_run(workdir, FREE):
         raise UserError(f"--workdir {workdir} holds another run ({'; '.join(other[:3])}): name another folder, or keep its settings")
-    if jax.process_index() == 0:
-        try:
-            config.save(workdir)
-        except OSError as e:
-            raise UserError(f"--workdir {workdir} cannot be written ({e.strerror}): name another folder") from e
+    try:
+        config.save(workdir)
+    except OSError as e:
+        raise UserError(f"--workdir {workdir} cannot be written ({e.strerror}): name another folder") from e
 
 
 def train(args: argparse.Namespace, experiment: Experiment, mesh, stages: list[loop.Stage], console: Console) -> None:
     steps = sum(stage.steps for stage in stages)
-    done = max(Checkpoints(args.workdir / "checkpoints").steps(), default=0)
-    if done:
-        console.print(f"the run is complete, {done} steps" if done >= steps else f"going on from step {done} of {steps}", highlight=False)
+    say = lambda text: console.print(text, highlight=False)
     with contextlib.ExitStack() as stack:
-        watchers = []
-        if jax.process_index() == 0 and done < steps:
-            watchers = [stack.enter_context(Progress(steps, done, console)), TensorBoard(args.workdir / "tensorboard", done)]
-            stack.callback(watchers[1].close)
-        loop.train(stages, args.workdir, mesh, seed=experiment.seed, every=experiment.every, keep=experiment.keep, watchers=watchers,
-                   say=lambda text: console.print(text, highlight=False))
+        def watch(done: int) -> list[loop.Watcher]:
+            if done >= steps:
+                say(f"the run is complete, {done} steps")
+                return []
+            if done:
+                say(f"going on from step {done} of {steps}")
+            board = stack.enter_context(contextlib.closing(TensorBoard(args.workdir / "tensorboard", done)))
+            return [stack.enter_context(Progress(steps, done, console)), board]
+
+        loop.train(stages, args.workdir, mesh, seed=experiment.seed, every=experiment.every, keep=experiment.keep, watch=watch, say=say)
 
 
 def conclude(args: argparse.Namespace, data: Data, console: Console) -> None:

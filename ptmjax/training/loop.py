@@ -80,8 +80,11 @@ class Run(NamedTuple):
 
 
 def train(stages: Sequence[Stage], workdir: epath.PathLike, mesh: Mesh, *, seed: int = 0, every: Every = Every(), keep: int = 2,
-          watchers: Sequence[Watcher] = (), say: Callable[[str], None] = print) -> TrainState:
-    """Runs the stages from where the work folder stands and returns the last state."""
+          watch: Callable[[int], Sequence[Watcher]] = lambda done: (), say: Callable[[str], None] = print) -> TrainState:
+    """Runs the stages from where the work folder stands and returns the last state.
+
+    watch: called on process 0 with the number of steps that are done, once that is known; gives who looks on.
+    """
     folder = epath.Path(workdir)
     plans = [plan_of(stage, mesh, seed) for stage in stages]
     ends = list(itertools.accumulate(stage.steps for stage in stages))
@@ -94,7 +97,7 @@ def train(stages: Sequence[Stage], workdir: epath.PathLike, mesh: Mesh, *, seed:
         run = Run(mesh, every, checkpoints, None, None, ())
         if jax.process_index() == 0:
             lines = [stack.enter_context(contextlib.closing(Lines(folder / name, done))) for name in ("metrics.jsonl", "timing.jsonl")]
-            run = Run(mesh, every, checkpoints, *lines, watchers)
+            run = Run(mesh, every, checkpoints, *lines, watch(done))
         for stage, plan, end in zip(stages, plans, ends):
             if done < end:
                 begin = end - stage.steps
@@ -180,5 +183,5 @@ def evaluate(plan: Plan, eval_fn: Callable, params: dict[str, Array], step: int,
         totals.add(sums)
         records += int((batch["index"] >= 0).sum())
     means = totals.means()
-    loss = plan.objective.total({name: means[name] for name in plan.objective.weights(batch)})
+    loss = plan.objective.total({name: means[name] for name in jax.eval_shape(plan.objective.weights, batch)})
     return {"loss": float(loss)} | means | {"records": records}
