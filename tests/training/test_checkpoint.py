@@ -16,7 +16,6 @@ from ptmjax.training.checkpoint import FORMAT, Checkpoints, leaves
 from ptmjax.types import UserError
 
 
-
 def state_of(step: int, mesh=None, spec=P()):
     """A tree with what a run's state holds: parameters, a scalar, a key, a carry; all of it depends on the step."""
     rng = np.random.default_rng(step)
