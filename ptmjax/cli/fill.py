@@ -71,4 +71,4 @@ def show(console: Console, text: str, ids: np.ndarray, chances: np.ndarray, voca
     filled = parts[0] + "".join(f"[bold green]{written(i[0])}[/]{part}" for i, part in zip(ids, parts[1:]))
     console.print(filled)
     for i, p in zip(ids, chances):
-        console.print("   " + "  ".join(f"{written(one)} {chance:.2f}" for one, chance in zip(i, p)), style="dim", highlight=False)
+        console.print("   " + "  ".join(f"{written(one)} {chance:.1%}" for one, chance in zip(i, p)), style="dim", highlight=False)

@@ -12,9 +12,9 @@ from ptmjax.training.metrics import read_lines
 
 
 def baselines(data: Data, batch: int = 256) -> dict[str, float]:
-    """On the scored positions of the held-out readout: `unigram` (cross entropy of the training counts plus one), `majority`
-    (accuracy of always naming the most frequent training token), both with every scored position shown as [MASK]; and
-    `no_context_bound` of the training corruption (masking.no_context_bound), where it has one."""
+    """On the scored positions held out: `unigram` (cross entropy of the training counts plus one), `majority` (accuracy of
+    always naming the most frequent training token); and `no_context_bound` of the training corruption, where it has one
+    (masking.no_context_bound)."""
     counts = data.training.counts.astype(np.float64)
     loss = -np.log((counts + 1) / (counts + 1).sum())
     total, hits, weight = 0.0, 0.0, 0.0
@@ -32,30 +32,36 @@ def baselines(data: Data, batch: int = 256) -> dict[str, float]:
 
 def summary(workdir: epath.Path, data: Data) -> dict:
     """The last evaluation beside its baselines, written to summary.json."""
-    lines = read_lines(workdir / "metrics.jsonl")
-    last = [line for line in lines if "set" in line][-1]
-    seconds = read_lines(workdir / "timing.jsonl")
-    out = {"step": last["step"], "loss": last["mlm"], "accuracy": last["accuracy"], "records": last["records"]} | baselines(data)
-    out |= {"seconds": round(sum(line["seconds"] for line in seconds), 1), "tokens": sum(line["tokens"] for line in seconds)}
+    last = [line for line in read_lines(workdir / "metrics.jsonl") if "set" in line][-1]
+    timing = read_lines(workdir / "timing.jsonl")
+    out = last | baselines(data)
+    out |= {"seconds": round(sum(line["seconds"] for line in timing), 1), "tokens": sum(line["tokens"] for line in timing)}
     (workdir / "summary.json").write_text(json.dumps(out, indent=1) + "\n")
     return out
 
 
-def table(found: Mapping, control: Mapping | None) -> Table:
-    """Held out, every scored position shown as [MASK]."""
-    out = Table(title="held out, every scored position shown as \\[MASK]")
-    for name in ("", "loss (nats)", "accuracy"):
-        out.add_column(name, justify="left" if not name else "right")
-    out.add_row("this run", f"{found['loss']:.3f}", f"{found['accuracy']:.3f}", style="bold")
+def shown_masked(data: Data) -> str:
+    """Of a readout in which every scored position is [MASK], the words that say so."""
+    corruption = data.heldout_source.corruption
+    return ", every scored position shown as [MASK]" if isinstance(corruption, Masking) and corruption.mask == 1 else ""
+
+
+def table(found: Mapping, control: Mapping | None, how: str) -> Table:
+    """The masked-token numbers held out, and what is reached without context."""
+    out = Table("", title=f"held out{how}".replace("[", "\\["))
+    for name in ("loss (nats)", "accuracy"):
+        out.add_column(name, justify="right")
+    line = lambda name, loss, hits, style="": out.add_row(name, f"{loss:.3f}", "" if hits is None else f"{hits:.3f}", style=style)
+    line("this run", found["mlm"], found["accuracy"], "bold")
     if control:
-        out.add_row(f"recorded control: attention cut to the own position, {control['step']} steps", f"{control['loss']:.3f}", f"{control['accuracy']:.3f}")
-    out.add_row("unigram of the training text / most frequent token", f"{found['unigram']:.3f}", f"{found['majority']:.3f}")
+        line(f"recorded control, attention cut to the own position ({control['step']} steps)", control["mlm"], control["accuracy"])
+    line("unigram of the training text / its most frequent token", found["unigram"], found["majority"])
     if "no_context_bound" in found:
-        out.add_row("no-context bound of the training loss (kept tokens can be copied)", f"{found['no_context_bound']:.3f}", "")
+        line("no-context bound of the training loss (kept tokens can be copied)", found["no_context_bound"], None)
     return out
 
 
-def curve(workdir: epath.Path, found: Mapping) -> epath.Path:
+def curve(workdir: epath.Path, found: Mapping, how: str) -> None:
     """curve.png: training and held-out loss over steps, with the unigram line."""
     import matplotlib
 
@@ -63,15 +69,15 @@ def curve(workdir: epath.Path, found: Mapping) -> epath.Path:
     from matplotlib import pyplot
 
     lines = read_lines(workdir / "metrics.jsonl")
-    train = [(line["step"], line["mlm"]) for line in lines if "set" not in line and line["mlm"] is not None]
-    held = [(line["step"], line["mlm"]) for line in lines if "set" in line]
+    train = [(line["step"], line["loss"]) for line in lines if "set" not in line and line["loss"] is not None]
+    held = [(line["step"], line["loss"]) for line in lines if "set" in line]
     figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
     axes.plot(*zip(*train), color="tab:blue", alpha=0.35, linewidth=1, label="training batches (corrupted)")
-    axes.plot(*zip(*held), color="tab:orange", marker="o", markersize=3, label="held out, every scored position [MASK]")
-    axes.axhline(found["unigram"], color="gray", linestyle="--", linewidth=1, label="unigram")
-    axes.set(xlabel="step", ylabel="masked-token loss (nats)", title=f"accuracy {found['accuracy']:.3f} held out")
+    axes.plot(*zip(*held), color="tab:orange", marker="o", markersize=3, label=f"held out{how}")
+    if found["loss"] == found.get("mlm"):  # the loss is that of tokens alone
+        axes.axhline(found["unigram"], color="gray", linestyle="--", linewidth=1, label="unigram")
+    axes.set(xlabel="step", ylabel="loss (nats)")
     axes.legend()
     with (workdir / "curve.png").open("wb") as file:
         figure.savefig(file, dpi=120, format="png")
     pyplot.close(figure)
-    return workdir / "curve.png"

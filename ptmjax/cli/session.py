@@ -10,6 +10,7 @@ from pathlib import Path
 import jax
 from etils import epath
 
+import ptmjax
 from ptmjax.cli import config
 from ptmjax.cli.experiment import Experiment
 from ptmjax.parallel import distributed
@@ -58,9 +59,10 @@ def saved(workdir: epath.Path) -> Experiment:
 
 def about() -> str:
     """Devices, hosts and versions, in one line."""
-    device = jax.devices()[0]
-    versions = " ".join(f"{name} {importlib.metadata.version(name)}" for name in ("jax", "flax", "optax", "orbax-checkpoint"))
-    return f"{jax.device_count()} x {device.device_kind} ({device.platform}), {jax.process_count()} process(es), {versions}, Python {platform.python_version()}"
+    device, packages = jax.devices()[0], ("jax", "flax", "optax", "orbax-checkpoint")
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages)
+    where = f"{jax.device_count()} x {device.device_kind} ({device.platform}) in {jax.process_count()} process(es)"
+    return f"ptmjax {ptmjax.__version__} on {where}; {versions}, Python {platform.python_version()}"
 
 
 def parameters(workdir: epath.Path, like: Mapping[str, jax.ShapeDtypeStruct]) -> tuple[int, dict[str, jax.Array]]:

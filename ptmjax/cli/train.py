@@ -2,21 +2,34 @@
 import argparse
 import contextlib
 import json
+import os
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
 
 import jax
 from etils import epath
 from rich.console import Console
 
 from ptmjax.cli import config, readout, session
-from ptmjax.cli.experiment import Experiment
+from ptmjax.cli.experiment import Data, Experiment
 from ptmjax.cli.watchers import Progress, TensorBoard
 from ptmjax.parallel.mesh import make_mesh
 from ptmjax.training import loop
-from ptmjax.training.checkpoint import Checkpoints
+from ptmjax.training.checkpoint import everywhere
 from ptmjax.types import UserError
 
 HELP = "train an experiment (a gin file) in a work folder; called again, it goes on or says that it is done"
 FREE = ("STEPS", "Stage.steps", "Stage.micro", "Experiment.mesh", "Experiment.keep", "Every.log", "Every.evaluate", "Every.save")
+
+WRITTEN = {
+    "curve.png": "the loss curve",
+    "summary.json": "the last evaluation and its baselines",
+    "metrics.jsonl": "every logged step",
+    "checkpoints": "the newest states",
+    "tensorboard": "for `tensorboard --logdir`",
+    "config.gin": "the whole configuration",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,56 +44,82 @@ def run(args: argparse.Namespace) -> int:
     console = Console(soft_wrap=True, quiet=jax.process_index() != 0)
     experiment = session.experiment(args.gin_files, args.gin_bindings)
     console.print(session.about(), highlight=False)
-    mesh, stages = make_mesh(experiment.mesh), experiment.trunk(args.cache)
-    plans = [loop.plan_of(stage, mesh, experiment.seed) for stage in stages]
-    for plan in plans:
-        plan.abstract()  # a mesh or batch that does not fit is found before any folder is made
+    mesh, data = make_mesh(experiment.mesh), [experiment.data(stage, args.cache) for stage in experiment.stages]
+    with fitting():
+        stages = [experiment.stage(d) for d in data]
+        for stage, d in zip(stages, data):
+            loop.rehearse(loop.plan_of(stage, mesh, experiment.seed), d.source.spec)
     config.check_used()
-    data = [experiment.data(stage, args.cache) for stage in experiment.stages]
     claim(args.workdir)
-    counted = stages[-1].build.count()
-    console.print(f"{counted:,} parameters, {len(data[0].training):,} training records of {data[0].task.name}, mesh {dict(mesh.shape)}", highlight=False)
+    records = ", ".join(f"{len(d.training):,} training records of {d.task.name}" for d in data)
+    console.print(f"{stages[-1].build.count():,} parameters, {records}, mesh {dict(mesh.shape)}", highlight=False)
     train(args, experiment, mesh, stages, console)
     if jax.process_index() == 0:
         conclude(args, data[-1], console)
     return 0
 
 
+@contextlib.contextmanager
+def fitting() -> Iterator[None]:
+    """Around what is built and traced before any folder is made: parts that do not fit together are a UserError that says where."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (TypeError, ValueError, KeyError) as e:
+        frames = [f for f in traceback.extract_tb(e.__traceback__) if f"{os.sep}ptmjax{os.sep}" in f.filename]
+        where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "?"
+        fault = f"{type(e).__name__}: {e}".splitlines()[0]
+        raise UserError(f"the parts of this configuration do not fit together, at {where}: {fault} (PTMJAX_TRACEBACK=1 shows more)") from e
+
+
 def claim(workdir: epath.Path) -> None:
-    """Makes the work folder this run's, or a UserError where it is something else's."""
+    """Makes the work folder this run's; where it is something else's, a UserError on every process."""
+    fault = None
+    if jax.process_index() == 0:  # alone: another process might look while this one writes
+        try:
+            take(workdir)
+        except UserError as e:
+            fault = e
+    if not everywhere(fault is None):
+        raise fault or UserError(f"process 0 cannot take --workdir {workdir}: it says why")
+
+
+def take(workdir: epath.Path) -> None:
     if workdir.exists() and not workdir.is_dir():
         raise UserError(f"--workdir {workdir} is a file: name a folder")
     if workdir.is_dir() and any(workdir.iterdir()) and not (workdir / session.CONFIG).is_file():
         raise UserError(f"--workdir {workdir} holds files that are no ptmjax run: name a new or empty folder")
     if other := config.same_run(workdir, FREE):
-        raise UserError(f"--workdir {workdir} holds another run ({'; '.join(other[:3])}): name another folder, or go on with its own settings")
-    if jax.process_index() == 0:
-        try:
-            config.save(workdir)
-        except OSError as e:
-            raise UserError(f"--workdir {workdir} cannot be written ({e.strerror}): name another folder") from e
+        raise UserError(f"--workdir {workdir} holds another run ({'; '.join(other[:3])}): name another folder, or keep its settings")
+    try:
+        config.save(workdir)
+    except OSError as e:
+        raise UserError(f"--workdir {workdir} cannot be written ({e.strerror}): name another folder") from e
 
 
 def train(args: argparse.Namespace, experiment: Experiment, mesh, stages: list[loop.Stage], console: Console) -> None:
     steps = sum(stage.steps for stage in stages)
-    done = max(Checkpoints(args.workdir / "checkpoints").steps(), default=0)
-    if done:
-        console.print(f"the run is complete, {done} steps" if done >= steps else f"going on from step {done} of {steps}", highlight=False)
+    say = lambda text: console.print(text, highlight=False)
     with contextlib.ExitStack() as stack:
-        watchers = []
-        if jax.process_index() == 0 and done < steps:
-            watchers = [stack.enter_context(Progress(steps, done, console)), TensorBoard(args.workdir / "tensorboard", done)]
-            stack.callback(watchers[1].close)
-        say = lambda text: console.print(text, highlight=False)
-        loop.train(stages, args.workdir, mesh, seed=experiment.seed, every=experiment.every, keep=experiment.keep, watchers=watchers, say=say)
+        def watch(done: int) -> list[loop.Watcher]:
+            if done >= steps:
+                say(f"the run is complete, {done} steps")
+                return []
+            if done:
+                say(f"going on from step {done} of {steps}")
+            board = stack.enter_context(contextlib.closing(TensorBoard(args.workdir / "tensorboard", done)))
+            return [stack.enter_context(Progress(steps, done, console)), board]
+
+        loop.train(stages, args.workdir, mesh, seed=experiment.seed, every=experiment.every, keep=experiment.keep, watch=watch, say=say)
 
 
-def conclude(args: argparse.Namespace, data, console: Console) -> None:
+def conclude(args: argparse.Namespace, data: Data, console: Console) -> None:
     """What was reached, against what is reached without context, and where everything lies."""
-    found = readout.summary(args.workdir, data)
-    control = config.find(args.gin_files[0], "--gin_file").with_suffix(".control.json")
-    console.print(readout.table(found, json.loads(control.read_text()) if control.is_file() else None))
-    readout.curve(args.workdir, found)
-    for name, what in (("curve.png", "the loss curve"), ("summary.json", "these numbers"), ("metrics.jsonl", "every logged step"),
-                       ("checkpoints", "the newest states"), ("tensorboard", "for `tensorboard --logdir`"), ("config.gin", "the whole configuration")):
+    found, how = readout.summary(args.workdir, data), readout.shown_masked(data)
+    readout.curve(args.workdir, found, how)
+    if "mlm" in found:
+        control = config.find(args.gin_files[0], "--gin_file").with_suffix(".control.json")
+        console.print(readout.table(found, json.loads(control.read_text()) if control.is_file() else None, how))
+    for name, what in WRITTEN.items():
         console.print(f"{args.workdir / name}  {what}", highlight=False)

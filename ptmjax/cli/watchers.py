@@ -8,8 +8,8 @@ from rich.console import Console
 
 
 def shown(line: Mapping) -> str:
-    """loss and accuracies of a line of metrics.jsonl, "-" for a skipped step."""
-    names = ["loss"] * ("loss" in line) + [n for n in line if n.endswith("accuracy")] + ([] if "loss" in line else ["mlm"] * ("mlm" in line))
+    """Loss and accuracies of a line of metrics.jsonl, "-" for a skipped step."""
+    names = ["loss", *(n for n in line if n.endswith("accuracy"))]
     return "  ".join(f"{n} {'-' if line[n] is None else format(line[n], '.3f')}" for n in names)
 
 
@@ -17,8 +17,9 @@ class Progress:
     """Steps, loss, accuracy, tokens a second and time left."""
 
     def __init__(self, steps: int, done: int, console: Console):
-        columns = ("[bold]{task.completed}/{task.total}", rich.progress.BarColumn(), "{task.fields[shown]}", "{task.fields[speed]} tokens/s",
-                   rich.progress.TimeElapsedColumn(), "left", rich.progress.TimeRemainingColumn(elapsed_when_finished=True))
+        columns = ("[bold]{task.completed}/{task.total}", rich.progress.BarColumn(), "{task.fields[shown]}",
+                   "{task.fields[speed]} tokens/s", rich.progress.TimeElapsedColumn(), "left",
+                   rich.progress.TimeRemainingColumn(elapsed_when_finished=True))
         self.console, self.steps = console, steps
         self.bar = rich.progress.Progress(*columns, console=console, disable=not console.is_terminal)
         self.task = self.bar.add_task("train", total=steps, completed=done, shown="compiling", speed="-")

@@ -72,11 +72,6 @@ def _stack(examples: list[dict[str, np.ndarray]], name: str, record: list[int]) 
     return {key: np.stack([example[key] for example in examples]) for key in examples[0]}
 
 
-    def filler(self) -> dict[str, np.ndarray]:
-        """A row that counts for nothing: the pad value of every key (types.BATCH)."""
-        return {key: np.full(shape, BATCH[key].pad, kind) for key, (shape, kind) in self.spec.items()}
-
-
 def _needed(rows: int, sharding: jax.sharding.Sharding) -> np.ndarray:
     """Numbers of the rows of a global batch that this process's devices hold, ascending."""
     try:

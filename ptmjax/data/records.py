@@ -156,7 +156,8 @@ def _run(task: Task, split: str, paths: list[str], faults: collections.Counter, 
     if workers is None:
         size = sum(path.stat().length for path in text.files(task.text))
         workers = 1 if size < SMALL else len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    with rich.progress.Progress(console=rich.console.Console(stderr=True), disable=not progress, transient=True) as bar:
+    console = rich.console.Console(stderr=True)  # standard output may be read by a program
+    with rich.progress.Progress(console=console, disable=not (progress and console.is_terminal), transient=True) as bar:
         shard = bar.add_task(f"{task.name} {split}", total=len(paths))
         for result in _inline(task, paths, dealt) if workers == 1 else _pool(task, paths, dealt, workers):
             bar.advance(shard)

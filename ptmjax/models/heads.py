@@ -28,10 +28,12 @@ class VocabularyHead(nnx.Module):
     The table is tied by the path table of Build. Padded entries score NEVER: never predicted, sampled or counted.
     """
 
-    def __init__(self, size: int, width: int, *, embed: int | None = None, act: str | None = "gelu", norm: str = "layer", eps: float = 1e-12,
-                 init: Init = 0.02, key: Array):
+    def __init__(self, size: int, width: int, *, embed: int | None = None, act: str | None = "gelu", norm: str = "layer",
+                 eps: float = 1e-12, init: Init = 0.02, key: Array):
         a, b, c = jax.random.split(key, 3)
         embed = width if embed is None else embed
+        if act is None and embed != width:
+            raise ValueError(f"with act None nothing maps width {width} to a table of width {embed}")
         self.size, self.act = size, None if act is None else activation(act)
         self.transform = None if act is None else Linear(width, embed, ("embed", None), init=init, key=a)
         self.norm = None if act is None else Norm(embed, norm, eps, key=b)
@@ -46,7 +48,7 @@ class VocabularyHead(nnx.Module):
         if candidates is not None:
             rows = constrain(self.table[...], "vocab", None)[candidates]
             return jnp.einsum("...d,...cd->...c", h, rows) + self.bias[...][candidates]
-        scores = h @ self.table[...].T + self.bias[...]
+        scores = jnp.dot(h, self.table[...].T, preferred_element_type=jnp.float32) + self.bias[...]
         scores = jnp.where(jnp.arange(len(self.bias[...])) < self.size, scores, NEVER)
         return constrain(scores, "batch", *[None] * (h.ndim - 2), "vocab")
 

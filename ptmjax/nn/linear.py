@@ -11,7 +11,8 @@ from ptmjax.types import Array
 class Linear(nnx.Module):
     """[..., I] -> [..., O]: x @ kernel + bias."""
 
-    def __init__(self, inputs: int, outputs: int, names: tuple[str | None, str | None], *, bias: bool = True, init: Init = 0.02, key: Array):
+    def __init__(self, inputs: int, outputs: int, names: tuple[str | None, str | None], *, bias: bool = True, init: Init = 0.02,
+                 key: Array):
         self.kernel = param(key, (inputs, outputs), names, init)
         self.bias = param(key, (outputs,), names[1:], "zeros") if bias else None
 

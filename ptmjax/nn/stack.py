@@ -2,13 +2,15 @@
 
 N layers of a group, B rows.
 """
+import functools
+import operator
 from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from ptmjax.types import Array, Key, PyTree, fold
+from ptmjax.types import Array, Key, PyTree, fold, one_of
 
 REMAT = {
     "none": None,
@@ -25,8 +27,7 @@ class Stack(nnx.Module):
     """
 
     def __init__(self, groups: Sequence[tuple[Callable, int]], *, remat: str = "none", loop: bool = False, key: Array):
-        if remat not in REMAT:
-            raise ValueError(f"remat is {remat!r}; it may be one of {sorted(REMAT)}")
+        one_of("remat", remat, REMAT)
         self.remat, self.loop, self.counts = remat, loop, tuple(n for _, n in groups)
         keys = jax.random.split(key, len(groups))
         self.groups = nnx.List([stacked(block, n, k) for (block, n), k in zip(groups, keys)])
@@ -35,11 +36,7 @@ class Stack(nnx.Module):
                  capture: frozenset[str] = frozenset()) -> tuple[PyTree, list[PyTree], list[dict[str, Array]]]:
         memories, auxes = [], []
         for i, (blocks, n) in enumerate(zip(self.groups, self.counts)):
-            def body(state, xs, key=fold(key, i)):
-                block, held, layer = xs
-                state, held, aux = block(state, context, held, fold(key, layer), capture)
-                return state, (held, aux)
-
+            body = functools.partial(one_layer, context, fold(key, i), capture)
             if self.remat != "none":
                 body = jax.checkpoint(body, policy=REMAT[self.remat])
             xs = (blocks, None if memory is None else memory[i], jnp.arange(n))
@@ -56,12 +53,20 @@ class Stack(nnx.Module):
 
 def layer(aux: list[dict[str, Array]], name: str, i: int) -> Array:
     """[B, ...]: what layer i (counted through the groups) left in aux under `name`."""
+    left = i
     for group in aux:
         n = len(next(iter(group.values()))) if group else 0
-        if i < n:
-            return group[name][i]
-        i -= n
-    raise ValueError(f"no such layer: {i} past the last")
+        if 0 <= left < n:
+            return group[name][left]
+        left -= n
+    raise ValueError(f"no layer {i}: the groups left {i - left} of them")
+
+
+def one_layer(context: dict[str, Array], key: Key | None, capture: frozenset[str], state: PyTree, xs: PyTree) -> tuple[PyTree, tuple]:
+    """A step of the scan: xs is (block, its memory, its number)."""
+    block, memory, number = xs
+    state, memory, aux = block(state, context, memory, fold(key, number), capture)
+    return state, (memory, aux)
 
 
 def stacked(block: Callable, n: int, key: Array):
@@ -74,6 +79,6 @@ def unrolled(body: Callable, state: PyTree, xs: PyTree, n: int) -> tuple[PyTree,
     """What lax.scan computes, as a Python loop."""
     out = []
     for i in range(n):
-        state, y = body(state, jax.tree.map(lambda x: x[i], xs))
+        state, y = body(state, jax.tree.map(operator.itemgetter(i), xs))
         out.append(y)
     return state, jax.tree.map(lambda *y: jnp.stack(y), *out)

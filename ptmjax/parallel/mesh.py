@@ -1,5 +1,6 @@
 """The device mesh: data (rows), fsdp (rows and parameters), model (tensor parallel)."""
 import math
+import re
 
 import jax
 from jax.sharding import AxisType, Mesh
@@ -14,19 +15,20 @@ def parse(text: str) -> dict[str, int]:
     sizes = {}
     for part in filter(None, text.replace(" ", "").split(",")):
         name, _, size = part.partition("=")
-        if name not in AXES or not size.lstrip("-").isdigit() or name in sizes:
+        if name not in AXES or not re.fullmatch("-?[0-9]+", size) or name in sizes:
             raise UserError(f"mesh {text!r}: {part!r} is not one of {', '.join(f'{a}=N' for a in AXES)}, each at most once")
         sizes[name] = int(size)
     return sizes
 
 
 def make_mesh(text: str = "", devices: list | None = None) -> Mesh:
-    """The mesh of `text`, for example "data=-1,model=2"; axes not named are 1, data takes all devices by default.
+    """The mesh of `text`, for example "data=-1,model=2"; axes not named are 1, but data takes what is left if nothing else does.
 
     Auto axes: sharding is propagated by the compiler from what `constrain` says (Explicit axes refuse the embedding gather).
     """
     devices = jax.devices() if devices is None else devices
-    sizes = {"data": -1, "fsdp": 1, "model": 1} | parse(text)
+    asked = parse(text)
+    sizes = {"data": 1 if -1 in asked.values() else -1, "fsdp": 1, "model": 1} | asked
     free = [a for a in AXES if sizes[a] == -1]
     known = math.prod(s for s in sizes.values() if s != -1)
     if any(s == 0 or s < -1 for s in sizes.values()) or len(free) > 1:

@@ -6,7 +6,7 @@ import jax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from ptmjax.types import ROWS, PyTree, UserError, spec
+from ptmjax.types import ROWS, PyTree, check_divides, spec
 
 
 def rows_sharding(mesh: Mesh) -> NamedSharding:
@@ -21,15 +21,12 @@ def row_shards(mesh: Mesh) -> int:
 def placed(mesh: Mesh, name: str, shape: tuple[int, ...], names: tuple[str | None, ...]) -> NamedSharding:
     """The sharding of the parameter `name`; an axis that the mesh does not divide is a UserError that says which."""
     wanted = spec(*names)
-    for size, axis, logical in zip(shape, wanted, names):
-        parts = math.prod(mesh.shape[a] for a in ((axis,) if isinstance(axis, str) else axis or ()))
-        if size % parts:
-            raise UserError(f"parameter {name} {list(shape)}: axis {logical!r} of {size} does not divide by mesh axis {axis!r} of {parts}; "
-                            "choose another mesh or size")
+    check_divides(f"parameter {name} {list(shape)}", shape, wanted, names, mesh.shape)
     return NamedSharding(mesh, wanted)
 
 
-def follow(tree: PyTree, params: Mapping[str, jax.ShapeDtypeStruct], shardings: Mapping[str, NamedSharding], otherwise: NamedSharding) -> PyTree:
+def follow(tree: PyTree, params: Mapping[str, jax.ShapeDtypeStruct], shardings: Mapping[str, NamedSharding],
+           otherwise: NamedSharding) -> PyTree:
     """Shardings of an optimizer's state: a leaf whose path ends in a parameter's name and that has its shape lies as that
     parameter does; any other (counters, factored rows) lies as `otherwise`."""
     def one(path, x):

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from ptmjax.types import Array, UserError
+from ptmjax.types import Array, UserError, one_of
 
 
 class Leaf(NamedTuple):
@@ -20,13 +20,15 @@ class Leaf(NamedTuple):
 
 
 class Build:
-    """The networks of a run: factories by name, ties (path or prefix -> the path that owns it) and frozen patterns.
+    """The networks of a run: factories by name, ties (path or prefix -> the path that owns it) and frozen patterns of owners.
 
     A tie or pattern that matches nothing, or ties of other shapes, is a UserError. `compute` is the type in which the
     networks see their parameters; the parameters themselves stay float32.
     """
 
-    def __init__(self, nets: Mapping[str, Callable[..., nnx.Module]], ties: Mapping[str, str] = {}, frozen: Sequence[str] = (), compute: str = "float32"):
+    def __init__(self, nets: Mapping[str, Callable[..., nnx.Module]], ties: Mapping[str, str] = {}, frozen: Sequence[str] = (),
+                 compute: str = "float32"):
+        one_of("compute", compute, ("float32", "bfloat16"))
         self.factories, self.ties, self.compute = dict(nets), dict(ties), jnp.dtype(compute)
         self.graph, tree = nnx.split(nnx.eval_shape(lambda: self.make(jax.random.key(0))))
         self.keys, leaves = {}, {}
@@ -43,11 +45,13 @@ class Build:
         return nnx.Dict({name: f(key=jax.random.fold_in(key, zlib.crc32(name.encode()))) for name, f in sorted(self.factories.items())})
 
     def owner(self, path: str) -> str:
-        """The path under which the parameter at `path` is stored."""
-        for there, source in self.ties.items():
-            if path == there or path.startswith(there + "/"):
-                return self.owner(source + path[len(there):])
-        return path
+        """The path under which the parameter at `path` is stored; of several ties that match, the longest counts."""
+        for _ in range(len(self.ties) + 1):
+            there = max((t for t in self.ties if path == t or path.startswith(t + "/")), key=len, default=None)
+            if there is None:
+                return path
+            path = self.ties[there] + path[len(there):]
+        raise UserError(f"tie {there} <- {self.ties[there]}: the ties go round in a circle and nothing owns the parameter")
 
     def check_ties(self, leaves: Mapping[str, Leaf]) -> None:
         for there, source in self.ties.items():

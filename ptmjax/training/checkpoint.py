@@ -1,4 +1,5 @@
 """Checkpoints through Orbax: written in the background, taken up on any mesh, and a broken one never stops a run."""
+import contextlib
 import logging
 from collections.abc import Callable
 
@@ -24,7 +25,7 @@ class Checkpoints:
         self.folder, self.keep, self.say = epath.Path(folder).absolute(), keep, say
         self.manager: ocp.training.Checkpointer | None = None
         self.saving: tuple[int, ocp.AsyncResponse] | None = None
-        logging.getLogger("absl").setLevel(logging.ERROR)  # Orbax tells every step of a save,
+        logging.getLogger("absl").setLevel(logging.CRITICAL)  # Orbax tells every step of a save,
         logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # and a damaged file in pages: it is named in one line below
 
     def steps(self) -> list[int]:
@@ -40,10 +41,13 @@ class Checkpoints:
         """
         for path in sorted(self.folder.glob("*tmp*")) if self.folder.exists() else []:
             self.say(f"checkpoint {path} is half-written (the run was killed in a save) and is passed over")
-        for step in reversed(self.steps()):
+        there = self.steps()
+        for step in reversed(there):
             state = self.attempt(step, like(step))
             if state is not None:
                 return state
+        if there:
+            self.say(f"no checkpoint in {self.folder} can be read: the run begins at step 0")
         return None
 
     def params(self, like: PyTree) -> tuple[int, PyTree] | None:
@@ -67,7 +71,8 @@ class Checkpoints:
         try:
             stored = ocp.metadata(path)
             compare(path, stored, like)
-            state = ocp.load(path, like)
+            # Orbax gives a key on one device another spelling of its sharding, for which the step would compile twice
+            state = jax.tree.map(lambda x, wanted: jax.device_put(x, wanted.sharding), ocp.load(path, like), like)
         except UserError:
             raise
         except Exception as e:  # whatever a damaged file makes of Orbax: the step is unreadable, for all processes
@@ -92,12 +97,12 @@ class Checkpoints:
         """Starts to write `state` as `step`; waits for the save before it. A full or read-only disk is a UserError."""
         self.wait()
         try:
-            if self.manager is None:
+            if self.manager is None:  # it removes half-written steps
                 self.manager = ocp.training.Checkpointer(
                     self.folder, preservation_policy=ocp.training.preservation_policies.LatestN(self.keep), cleanup_tmp_directories=True)
             self.saving = step, self.manager.save_async(step, state, force=True, custom_metadata={"format": FORMAT})
         except Exception as e:
-            raise UserError(self.failed(step, e)) from e
+            raise self.failed(step, e) from e
 
     def wait(self) -> None:
         """Returns once the last save is on disk."""
@@ -107,10 +112,15 @@ class Checkpoints:
         try:
             response.result()
         except Exception as e:
-            raise UserError(self.failed(step, e)) from e
+            raise self.failed(step, e) from e
 
-    def failed(self, step: int, fault: Exception) -> str:
-        return f"checkpoint {self.folder / str(step)} could not be written ({reason_of(fault)}): mend the disk and start again, the last whole step is kept"
+    def failed(self, step: int, fault: Exception) -> UserError:
+        """The manager is given up with the save: it would raise the same fault again when it is closed."""
+        manager, self.manager = self.manager, None
+        with contextlib.suppress(Exception):
+            manager and manager.close()
+        return UserError(f"checkpoint {self.folder / str(step)} could not be written ({reason_of(fault)}): mend the disk and start again, "
+                         "the last whole step is kept")
 
     def close(self) -> None:
         self.wait()
@@ -137,15 +147,26 @@ def leaves(tree: PyTree) -> dict[str, jax.Array]:
 
 
 def compare(path: epath.Path, stored: ocp.CheckpointMetadata, like: PyTree, part: str = "") -> None:
-    """A UserError that names the first leaf (under `part`) in which the stored step and the present run differ."""
+    """A UserError that names the first leaf (under `part`) in which the stored step and the present run differ.
+
+    A step whose own description is lost (Orbax gives None for it) is damaged, not another model's: a ValueError.
+    """
     version = (stored.custom_metadata or {}).get("format")
+    if version is None or stored.metadata is None:
+        raise ValueError("its description is damaged")
     if version != FORMAT:
-        raise UserError(f"checkpoint {path} has format {version}, this version of ptmjax reads {FORMAT}")
-    have, want = {name: x for name, x in leaves(stored.metadata).items() if name.startswith(part)}, leaves(like)
+        raise UserError(f"checkpoint {path} has format {version}, this version of ptmjax reads {FORMAT}: "
+                        "use the version that wrote it, or another --workdir")
+    have, want = leaves(stored.metadata), leaves(like)
+    have = {name: x for name, x in have.items() if name.startswith(part)}
     for name in sorted(have.keys() ^ want.keys()):
-        raise UserError(f"checkpoint {path} {'has' if name in have else 'lacks'} {name}, the present run {'lacks' if name in have else 'has'} it: "
-                        "is it of another model or optimizer? Choose another --workdir")
+        first, second = ("has", "lacks") if name in have else ("lacks", "has")
+        raise UserError(f"checkpoint {path} {first} {name}, the present run {second} it: is it of another model or optimizer? "
+                        "Choose another --workdir")
     for name, x in want.items():
         key = jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
         if not key and (tuple(have[name].shape) != x.shape or have[name].dtype != x.dtype):
-            raise UserError(f"checkpoint {path}: {name} is {have[name].dtype}{list(have[name].shape)}, the present run has {x.dtype}{list(x.shape)}")
+            why = "is it of another model? Choose another --workdir"
+            why = "a stage with carry keeps its batch size" if name.startswith("carry/") else why
+            raise UserError(f"checkpoint {path}: {name} is {have[name].dtype}{list(have[name].shape)}, "
+                            f"the present run has {x.dtype}{list(x.shape)}: {why}")

@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from etils import epath
 from jax.sharding import Mesh, NamedSharding
@@ -79,8 +80,11 @@ class Run(NamedTuple):
 
 
 def train(stages: Sequence[Stage], workdir: epath.PathLike, mesh: Mesh, *, seed: int = 0, every: Every = Every(), keep: int = 2,
-          watchers: Sequence[Watcher] = (), say: Callable[[str], None] = print) -> TrainState:
-    """Runs the stages from where the work folder stands and returns the last state."""
+          watch: Callable[[int], Sequence[Watcher]] = lambda done: (), say: Callable[[str], None] = print) -> TrainState:
+    """Runs the stages from where the work folder stands and returns the last state.
+
+    watch: called on process 0 with the number of steps that are done, once that is known; gives who looks on.
+    """
     folder = epath.Path(workdir)
     plans = [plan_of(stage, mesh, seed) for stage in stages]
     ends = list(itertools.accumulate(stage.steps for stage in stages))
@@ -90,9 +94,10 @@ def train(stages: Sequence[Stage], workdir: epath.PathLike, mesh: Mesh, *, seed:
         state = checkpoints.restore(lambda step: plans[stage_at(step)].abstract())
         state = plans[0].create() if state is None else state
         done = int(state.step)
-        first = jax.process_index() == 0
-        lines = [stack.enter_context(contextlib.closing(Lines(folder / name, done))) if first else None for name in ("metrics.jsonl", "timing.jsonl")]
-        run = Run(mesh, every, checkpoints, *lines, watchers if first else ())
+        run = Run(mesh, every, checkpoints, None, None, ())
+        if jax.process_index() == 0:
+            lines = [stack.enter_context(contextlib.closing(Lines(folder / name, done))) for name in ("metrics.jsonl", "timing.jsonl")]
+            run = Run(mesh, every, checkpoints, *lines, watch(done))
         for stage, plan, end in zip(stages, plans, ends):
             if done < end:
                 begin = end - stage.steps
@@ -105,6 +110,15 @@ def train(stages: Sequence[Stage], workdir: epath.PathLike, mesh: Mesh, *, seed:
 def plan_of(stage: Stage, mesh: Mesh, seed: int) -> Plan:
     trainable = [name for name in stage.build.leaves if name not in stage.build.frozen]
     return Plan(stage.build, stage.objective, stage.optimizer.transform(trainable), mesh, stage.rows, seed, stage.micro)
+
+
+def rehearse(plan: Plan, spec: Mapping[str, tuple[tuple[int, ...], np.dtype]]) -> None:
+    """Traces a step over a batch of keys with these shapes (of a row) and types: parts that do not fit together are found
+    before anything is computed or written."""
+    rows = rows_sharding(plan.mesh)
+    batch = {key: jax.ShapeDtypeStruct((plan.rows, *shape), kind, sharding=rows) for key, (shape, kind) in spec.items()}
+    with jax.set_mesh(plan.mesh):
+        make_step(plan).eval_shape(plan.abstract(), batch)
 
 
 def adopt(plan: Plan, state: TrainState) -> TrainState:
@@ -127,17 +141,21 @@ def run_stage(run: Run, stage: Stage, plan: Plan, state: TrainState, begin: int,
             batch = next(batches)
             state, metrics = step_fn(state, batch)
             tokens += batch["tokens"].size
-            due = lambda every: step == end or (every and step % every == 0)
-            if due(run.every.log):
+            if due(step, end, run.every.log):
                 line = {"step": step} | {name: number(x) for name, x in sorted(metrics.items())}
                 log(run, line, time.perf_counter() - since, tokens)
                 since, tokens = time.perf_counter(), 0
-            if due(run.every.evaluate):
+            if due(step, end, run.every.evaluate):
                 for name, heldout in stage.heldout.items():
-                    report(run, {"step": step, "set": name} | evaluate(plan, eval_fn, state.params, step, heldout(rows_sharding(run.mesh), stage.rows)))
-            if due(run.every.save):
+                    found = evaluate(plan, eval_fn, state.params, step, heldout(rows_sharding(run.mesh), stage.rows))
+                    report(run, {"step": step, "set": name} | found)
+            if due(step, end, run.every.save):
                 run.checkpoints.save(step, state)
     return state
+
+
+def due(step: int, end: int, every: int) -> bool:
+    return step == end or (every > 0 and step % every == 0)
 
 
 def log(run: Run, line: dict, seconds: float, tokens: int) -> None:
@@ -164,4 +182,6 @@ def evaluate(plan: Plan, eval_fn: Callable, params: dict[str, Array], step: int,
         sums, carry = eval_fn(params, batch, carry, jnp.int32(step))
         totals.add(sums)
         records += int((batch["index"] >= 0).sum())
-    return totals.means() | {"records": records}
+    means = totals.means()
+    loss = plan.objective.total({name: means[name] for name in jax.eval_shape(plan.objective.weights, batch)})
+    return {"loss": float(loss)} | means | {"records": records}

@@ -1,12 +1,13 @@
 """Where numbers go: metrics.jsonl (deterministic, cut on resume), timing.jsonl, TensorBoard."""
+import contextlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 from etils import epath
 
-from ptmjax.types import Sum
+from ptmjax.types import Sum, UserError
 
 
 def number(x) -> float | int | bool | None:
@@ -21,25 +22,39 @@ def round_trip(x: float) -> float:
 
 
 class Lines:
-    """A file of JSON lines with a `step` each. On opening, lines past step `keep` (and a half-written last one) are cut."""
+    """A file of JSON lines with a `step` each. On opening, lines past step `keep` (and a half-written last one) are cut.
+
+    A disk that is full or cannot be written is a UserError.
+    """
 
     def __init__(self, path: epath.PathLike, keep: int):
         self.path = epath.Path(path)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        kept = [line for line in read_lines(self.path) if line["step"] <= keep]
-        text = "".join(json.dumps(line) + "\n" for line in kept)
-        if not self.path.exists() or self.path.read_text() != text:
-            fresh = self.path.with_name(self.path.name + ".new")
-            fresh.write_text(text)
-            fresh.replace(self.path)
-        self.file = self.path.open("a")
+        with on_disk(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            text = "".join(json.dumps(line) + "\n" for line in read_lines(self.path) if line["step"] <= keep)
+            if not self.path.exists() or self.path.read_text() != text:
+                fresh = self.path.with_name(self.path.name + ".new")
+                fresh.write_text(text)
+                fresh.replace(self.path)
+            self.file = self.path.open("a")
 
     def write(self, line: Mapping) -> None:
-        self.file.write(json.dumps(line) + "\n")
-        self.file.flush()
+        with on_disk(self.path):
+            self.file.write(json.dumps(line) + "\n")
+            self.file.flush()
 
     def close(self) -> None:
-        self.file.close()
+        with on_disk(self.path):
+            self.file.close()
+
+
+@contextlib.contextmanager
+def on_disk(path: epath.Path) -> Iterator[None]:
+    """A fault of the disk becomes one line."""
+    try:
+        yield
+    except OSError as e:
+        raise UserError(f"{path} cannot be written ({e.strerror or e}): mend the disk and start again") from e
 
 
 def read_lines(path: epath.PathLike) -> list[dict]:
@@ -48,7 +63,14 @@ def read_lines(path: epath.PathLike) -> list[dict]:
     if not path.exists():
         return []
     whole = path.read_text().split("\n")[:-1]
-    return [json.loads(line) for line in whole]
+    return [parsed(path, number, line) for number, line in enumerate(whole, 1)]
+
+
+def parsed(path: epath.Path, number: int, line: str) -> dict:
+    try:
+        return json.loads(line)
+    except ValueError as e:
+        raise UserError(f"{path}:{number} is not JSON ({e}): delete that line and start again") from e
 
 
 class Totals:

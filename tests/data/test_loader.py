@@ -204,6 +204,15 @@ def test_a_host_makes_only_its_rows(source):
     assert loader._needed(8, half).tolist() == [0, 1, 4, 5]
 
 
+def test_a_host_may_hold_filler_alone(source, monkeypatch):
+    """The last of 50 records in batches of 8 are rows 0 and 1; this host holds rows 4 to 7."""
+    held = python_types.SimpleNamespace(shard_shape=lambda shape: shape, addressable_devices_indices_map=lambda shape: {0: (slice(4, 8),)})
+    monkeypatch.setattr(loader, "_place", lambda local, *rest: local)
+    found = list(evaluation(source, 8, held))
+    assert [b["index"].tolist() for b in found] == [list(range(8 * s + 4, 8 * s + 8)) for s in range(6)] + [[-1] * 4]
+    assert {key: (x.shape, x.dtype) for key, x in found[6].items()} == {key: (x.shape, x.dtype) for key, x in found[0].items()}
+
+
 MESHES = """
 import sys
 import jax, numpy as np

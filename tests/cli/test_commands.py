@@ -1,0 +1,156 @@
+"""train, eval, fill, inspect and list on a tiny network, in this process; and every fault of a user as one line."""
+import json
+
+import numpy as np
+import pytest
+
+from ptmjax.cli.main import main
+from ptmjax.training.metrics import read_lines
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A folder with a text, its task and a gin file of 2 layers x 16."""
+    folder = tmp_path_factory.mktemp("home")
+    words = "the quick brown fox jumps over the lazy dog and runs into the deep dark wood".split()
+    (folder / "my.txt").write_text("\n\n".join(f"story {i}. " + " ".join(words[(i * 7 + j) % 16] for j in range(60)) for i in range(90)))
+    (folder / "tiny_task.py").write_text(
+        "from ptmjax.data.adapters import register\nfrom ptmjax.data.masking import Masking\nfrom ptmjax.data.task import Task\n"
+        "from ptmjax.data.windows import Blocks\nfrom ptmjax.tasks.corpora import EN_PD_4096\n"
+        "def mlm(name, text):\n    m = Masking(EN_PD_4096, 32, cap=5)\n"
+        "    register(Task(name, text, EN_PD_4096, Blocks(30, minimum=4), m, m.readout()))\n"
+        f"mlm('tiny', {str(folder / 'my.txt')!r})\n"
+        f"mlm('tiny_missing', {str(folder / 'none.txt')!r})\nmlm('tiny_empty', {str(folder / 'empty.txt')!r})\n"
+        f"mlm('tiny_binary', {str(folder / 'binary.txt')!r})\n")
+    (folder / "empty.txt").write_bytes(b"")
+    (folder / "binary.txt").write_bytes(bytes(range(256)) * 40)
+    (folder / "tiny.gin").write_text(
+        "from __gin__ import dynamic_registration\nimport tiny_task\nfrom ptmjax.cli import experiment\nfrom ptmjax.models import context\n"
+        "from ptmjax.nn import block\nfrom ptmjax.nn import stack\nfrom ptmjax.training import loop\ninclude 'bert_demo.gin'\n"
+        "D = 16\nSTEPS = 4\ncontext.Context.rotary = 8\nblock.Block.hidden = 32\nblock.Block.rate = 0.1\n"
+        "stack.Stack.groups = [(@block.Block, 2), (@block.Final, 1)]\nexperiment.Stage.task = 'tiny'\nexperiment.Stage.batch = 16\n"
+        "experiment.Experiment.every = @loop.Every()\nloop.Every.log = 1\nloop.Every.evaluate = 2\nloop.Every.save = 2\n")
+    return folder
+
+
+@pytest.fixture
+def ptmjax(home, capsys, monkeypatch):
+    """(command, ...) -> (exit code, what it printed, what it said of a fault)."""
+    monkeypatch.syspath_prepend(str(home))
+    monkeypatch.chdir(home)
+
+    def run(command, *more, cache=True):
+        code = main([command, *more, *(["--cache=cache"] if cache else [])])
+        out = capsys.readouterr()
+        return code, out.out, out.err
+
+    return run
+
+
+def train(ptmjax, *more):
+    return ptmjax("train", "--gin_file=tiny.gin", *more)
+
+
+def test_train_eval_fill_and_a_second_call(ptmjax, home):
+    code, out, err = train(ptmjax, "--workdir=run")
+    assert code == 0 and not err
+    assert "going on" not in out and "unigram" in out
+    lines = read_lines(home / "run/metrics.jsonl")
+    assert [(line["step"], line.get("set")) for line in lines] == [
+        (1, None), (2, None), (2, "validation"), (3, None), (4, None), (4, "validation")]
+    assert all(line["gap/mlm"] == 0 and line["overflow"] == 0 and not line["skipped"] for line in lines if "set" not in line)
+    before = {p: p.stat().st_mtime_ns for p in (home / "run/checkpoints").rglob("*") if p.is_file()}
+    code, out, _ = train(ptmjax, "--workdir=run")
+    assert code == 0 and "the run is complete, 4 steps" in out
+    assert before == {p: p.stat().st_mtime_ns for p in (home / "run/checkpoints").rglob("*") if p.is_file()}
+    evals = [ptmjax("eval", "--workdir=run", *more) for more in ([], ["--batch=8"], ["--mesh=data=4,model=2"])]
+    found = [json.loads(out.splitlines()[-1]) for _, out, _ in evals]
+    assert len({f["records"] for f in found}) == 1 and found[0]["records"] == lines[-1]["records"]
+    np.testing.assert_allclose([f["mlm"] for f in found], lines[-1]["mlm"], rtol=1e-5)
+    code, out, _ = ptmjax("fill", "--workdir=run", "--top=3", "the quick [MASK] fox [MASK]", "the [MASK]")
+    assert code == 0 and len(out.splitlines()) == 1 + 3 + 2
+    chances = [float(word.removesuffix("%")) for word in out.splitlines()[2].split()[1::2]]
+    assert len(chances) == 3 and chances == sorted(chances, reverse=True) and sum(chances) <= 100 and "%" in out
+
+
+def test_the_saved_configuration_is_the_run(ptmjax, home):
+    """Training again from the config.gin that a run wrote gives the same first losses."""
+    assert train(ptmjax, "--workdir=first", "--gin.STEPS=2")[0] == 0
+    assert ptmjax("train", "--gin_file=first/config.gin", "--workdir=second")[0] == 0
+    assert (home / "first/metrics.jsonl").read_bytes() == (home / "second/metrics.jsonl").read_bytes()
+    assert (home / "first/config.gin").read_text() == (home / "second/config.gin").read_text()
+
+
+def test_inspect_and_list(ptmjax):
+    code, out, _ = ptmjax("inspect", "--gin_file=tiny.gin", "--examples=2", "--sample=64")
+    assert code == 0 and out.count("original") == 2 and "[MASK]" in out and "[16, 32]" in out
+    code, out, _ = ptmjax("inspect", "--gin_file=tiny.gin", "--readout", "--examples=0")
+    assert code == 0 and out.count("1.0000") == 1  # of the scored places of the readout, all are [MASK]
+    code, out, _ = ptmjax("list", cache=False)
+    assert code == 0 and "bert_demo.gin" in out and "1,338,752" in out
+
+
+@pytest.mark.parametrize("more, words", [
+    (["--gin.Block.hiden=3"], "hidden"),
+    (["--gin.Blok.hidden=3"], "Block"),
+    (["--gin.STEPZ=3"], "STEPS"),
+    (["--gin.Stage.batch='16'"], "16"),
+    (["--gin.Stage.steps=2.5"], "2.5"),
+    (["--gin.generator/Block.hidden=8"], "generator"),
+    (["--gin_file=bert_demmo.gin"], "bert_demo.gin"),
+    (["--gin.Experiment.mesh='data=3'"], "8"),
+    (["--gin.Experiment.mesh='data=2,fdsp=4'"], "fsdp"),
+    (["--gin.Stage.batch=12"], "12 rows"),
+    (["--gin.Stage.micro=5"], "micro"),
+    (["--gin.Stage.task='tinny'"], "tiny"),
+    (["--gin.Stage.task='tiny_missing'"], "none.txt"),
+    (["--gin.Stage.task='tiny_empty'"], "empty.txt"),
+    (["--gin.Stage.task='tiny_binary'"], "binary.txt"),
+    (["--gin.Block.act='gellu'"], "gelu"),
+    (["--gin.Block.place='post-ln'"], "pre"),
+    (["--gin.Experiment.ties={'model/heads/mlm/tabel': 'model/embedder/parts/tokens/table'}"], "model/heads/mlm/tabel"),
+    (["--gin.Stage.frozen=['model/embeder/*']"], "model/embeder/*"),
+    (["--gin.Experiment.compute='float31'"], "float31"),
+    (["--gin.Context.rotary=7"], "7"),
+    (["--gin.Context.rotary=6"], "rotary"),
+    (["--gin.Block.heads=3"], "3 heads"),
+    (["--gin.Embedder.width=24"], "do not fit together"),
+    (["--gin.Table.feature='types'"], "types"),
+    (["--gin.Stage.batch=0"], "batch"),
+    (["--gin.Stage.steps=0"], "steps"),
+    (["--gin.Stage.steps=-4"], "steps"),
+    (["--gin.Mlm.slots=0"], "slots"),
+    (["--processes=2"], "--coordinator"),
+    (["--sped=3"], "--sped"),
+])
+def test_a_fault_is_one_line_and_nothing_is_written(ptmjax, tmp_path, more, words):
+    code, out, err = train(ptmjax, f"--workdir={tmp_path / 'never'}", *more)
+    assert code == 2, out + err
+    assert err.startswith("ptmjax: error: ") and len(err.splitlines()) == 1 and "Traceback" not in out + err, err
+    assert words in err
+    assert not (tmp_path / "never").exists()
+
+
+def test_a_folder_that_is_something_else_is_left_alone(ptmjax, home):
+    (home / "other").mkdir()
+    (home / "other/thesis.txt").write_text("years of work")
+    assert train(ptmjax, "--workdir=run2", "--gin.STEPS=2")[0] == 0
+    before = {p: p.read_bytes() for p in (home / "run2").rglob("*") if p.is_file()}
+    for folder, more, words in (("other", [], "no ptmjax run"), ("my.txt", [], "is a file"), ("my.txt/below", [], "my.txt"),
+                                ("run2", ["--gin.AdamW.b2=0.9"], "b2"), ("run2", ["--gin.Experiment.seed=3"], "seed")):
+        code, out, err = train(ptmjax, f"--workdir={folder}", "--gin.STEPS=2", *more)
+        assert code == 2 and len(err.splitlines()) == 1 and words in err, (folder, out, err)
+    assert {p: p.read_bytes() for p in (home / "run2").rglob("*") if p.is_file()} == before
+    assert (home / "other/thesis.txt").read_text() == "years of work" and len(list((home / "other").iterdir())) == 1
+    for command in ("eval", "fill"):
+        code, _, err = ptmjax(command, "--workdir=other", *(["a [MASK]"] if command == "fill" else []))
+        assert code == 2 and "holds no run" in err
+    code, _, err = ptmjax("fill", "--workdir=run2", "no blank here")
+    assert code == 2 and "[MASK]" in err
+
+
+def test_a_longer_run_goes_on(ptmjax, home):
+    assert train(ptmjax, "--workdir=longer", "--gin.STEPS=2")[0] == 0
+    code, out, _ = train(ptmjax, "--workdir=longer", "--gin.STEPS=4")
+    assert code == 0 and "going on from step 2 of 4" in out
+    assert read_lines(home / "longer/metrics.jsonl")[-1]["step"] == 4

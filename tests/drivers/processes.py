@@ -1,0 +1,48 @@
+"""Starting the drivers beside this file, and ptmjax itself, as processes of their own."""
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+TRAIN = [str(Path(__file__).parent / "train.py")]
+KILLED = -signal.SIGKILL
+
+
+def start(command: Sequence[str], cache: Path | None, devices: int = 1, flags: str = "") -> subprocess.Popen:
+    """python COMMAND on so many virtual devices; compiled programs are kept in `cache` and found there by the next process."""
+    env = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices} {flags}", "TF_CPP_MIN_LOG_LEVEL": "2"}
+    if cache is not None:
+        env |= {"JAX_COMPILATION_CACHE_DIR": str(cache), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    return subprocess.Popen([sys.executable, *map(str, command)], cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def finish(process: subprocess.Popen, code: int = 0, seconds: float = 300) -> str:
+    """What it printed; an AssertionError with that where it ends with another code."""
+    try:
+        said, _ = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        said = f"{process.communicate()[0]}\nstill running after {seconds} s"
+    assert process.returncode == code, f"code {process.returncode}, not {code}\n{said}"
+    return said
+
+
+def together(commands: Sequence[Sequence[str]], devices: int, flags: str = "", code: int = 0) -> list[str]:
+    """Processes that join each other: what each printed."""
+    started = [start(command, None, devices, flags) for command in commands]
+    try:
+        return [finish(process, code) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+
+
+def address() -> str:
+    """localhost with a port that is free now."""
+    with socket.socket() as s:
+        s.bind(("localhost", 0))
+        return f"localhost:{s.getsockname()[1]}"

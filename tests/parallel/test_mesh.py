@@ -1,0 +1,43 @@
+import jax
+import pytest
+from jax.sharding import AxisType
+
+from ptmjax.parallel.mesh import AXES, make_mesh, parse
+from ptmjax.types import UserError
+
+
+def test_parse():
+    assert parse("data=4, model=2") == {"data": 4, "model": 2} and parse("") == {} and parse("fsdp=-1") == {"fsdp": -1}
+
+
+@pytest.mark.parametrize("text", ["modle=2", "data", "data=", "data=two", "data=2.5", "data=--2", "data=-", "data=²", "data=2,data=4", "2", "data:2"])
+def test_a_misspelt_mesh_names_the_part_and_the_axes(text):
+    with pytest.raises(UserError, match=r"mesh '.*': '.*' is not one of data=N, fsdp=N, model=N, each at most once") as e:
+        parse(text)
+    assert "\n" not in str(e.value)
+
+
+@pytest.mark.parametrize("text, shape", [
+    ("", (8, 1, 1)), ("data=8", (8, 1, 1)), ("fsdp=8", (1, 8, 1)), ("data=2,fsdp=2,model=2", (2, 2, 2)), ("model=4", (2, 1, 4)),
+    ("data=-1,model=2", (4, 1, 2)), ("data=2,model=-1", (2, 1, 4)), ("data=1,fsdp=-1", (1, 8, 1)), ("fsdp=-1", (1, 8, 1)),
+    ("model=-1,fsdp=2", (1, 2, 4))])
+def test_shapes_on_eight_devices(text, shape):
+    assert jax.device_count() == 8
+    mesh = make_mesh(text)
+    assert tuple(mesh.shape[a] for a in AXES) == shape and set(mesh.axis_types) == {AxisType.Auto}
+    assert len(set(mesh.devices.flat)) == 8
+
+
+def test_given_devices():
+    assert make_mesh("", jax.devices()[:1]).shape == {"data": 1, "fsdp": 1, "model": 1}
+    assert make_mesh("model=2", jax.devices()[2:6]).devices.flat[0] == jax.devices()[2]
+
+
+@pytest.mark.parametrize("text, message", [
+    ("data=3", "takes 3 devices but there are 8"), ("data=16", "takes 16 devices but there are 8"), ("data=2,fsdp=2", "takes 4 devices but there are 8"),
+    ("model=3", "takes a multiple of 3 devices but there are 8"), ("data=-1,fsdp=16", "takes a multiple of 16 devices but there are 8"),
+    ("data=0", "sizes are positive"), ("model=-2", "sizes are positive"), ("data=-1,fsdp=-1", "-1 .* may stand once")])
+def test_a_mesh_that_does_not_fit_says_so(text, message):
+    with pytest.raises(UserError, match=message) as e:
+        make_mesh(text)
+    assert "\n" not in str(e.value)

@@ -1,0 +1,120 @@
+"""Several processes give the numbers of one, whatever the mesh, and write once."""
+import pytest
+
+from ptmjax.parallel import distributed
+from ptmjax.training.metrics import read_lines
+from ptmjax.types import UserError
+from tests.drivers import tiny
+from tests.drivers.processes import TRAIN, address, finish, start, together
+
+FAST = "--xla_backend_optimization_level=0"  # compiles three times as fast; the numbers are compared to 1e-5
+
+
+def close(found, wanted, loss="loss"):
+    assert [(line["step"], line.get("set"), line.get("records")) for line in found] == [(w["step"], w.get("set"), w.get("records")) for w in wanted]
+    for a, b in zip(found, wanted):
+        assert a[loss] == pytest.approx(b[loss], rel=1e-5)
+
+
+def pair(runs):
+    where = address()
+    together([[*TRAIN, *runs, "--join", where, 2, i] for i in range(2)], 4, FAST)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """BERT with dropout: on one process, on two, and begun on one kind to be ended on the other."""
+    root, cache = tmp_path_factory.mktemp("runs"), tmp_path_factory.mktemp("compiled")
+    finish(start([*TRAIN, f"{root}/one:1,1,1", f"{root}/eight:8,1,1", f"{root}/from-one:2,2,2:5"], cache, 8, FAST))
+    pair([f"{root}/rows:8,1,1", f"{root}/across:1,1,8", f"{root}/from-two:2,1,4:5"])
+    finish(start([*TRAIN, f"{root}/from-two:2,2,2"], cache, 8, FAST))
+    pair([f"{root}/from-one:8,1,1"])
+    return root
+
+
+@pytest.mark.parametrize("name", ["eight", "rows", "across", "from-one", "from-two"])
+def test_losses_of_ten_steps_and_evaluations(folders, name):
+    """across: the model axis lies across the processes, so both make all rows. The evaluation counts its 21 records once."""
+    lines, wanted = read_lines(folders / name / "metrics.jsonl"), read_lines(folders / "one" / "metrics.jsonl")
+    assert [line["step"] for line in wanted if "set" not in line] == list(range(1, 11))
+    assert [(line["step"], line["records"]) for line in wanted if "set" in line] == [(4, tiny.HELDOUT), (8, tiny.HELDOUT), (10, tiny.HELDOUT)]
+    between = [line for line in lines if "set" in line and line["step"] == 5]  # the end of the first part is evaluated
+    assert len(between) == name.startswith("from")
+    close([line for line in lines if line not in between], wanted)
+
+
+def test_only_the_first_process_writes(folders):
+    """Two writers would leave every line twice."""
+    for name in ("rows", "across"):
+        assert len((folders / name / "timing.jsonl").read_text().splitlines()) == 10
+        assert len((folders / name / "metrics.jsonl").read_text().splitlines()) == 13
+
+
+# ------------------------------------------------------------------ the command
+GIN = """from __gin__ import dynamic_registration
+include 'bert_demo.gin'
+import tests.drivers.tiny_task
+from ptmjax.training import loop
+
+STEPS = 6
+D = 16
+experiment.Experiment.every = @loop.Every()
+experiment.Stage.task = "tiny_en"
+experiment.Stage.batch = 8
+experiment.Stage.heldout = 21
+token.Mlm.slots = 4
+block.Block.heads = 8
+block.Block.hidden = 32
+block.Block.rate = 0.1
+context.Context.rotary = 2
+stack.Stack.groups = [(@block.Block, 2), (@block.Final, 1)]
+loop.Every.log = 1
+loop.Every.evaluate = 3
+loop.Every.save = 2
+"""
+
+
+@pytest.fixture(scope="module")
+def command(tmp_path_factory):
+    root = tmp_path_factory.mktemp("command")
+    (root / "tiny.gin").write_text(GIN)
+    return lambda workdir, *options: ["-m", "ptmjax", "train", f"--gin_file={root / 'tiny.gin'}", f"--cache={root / 'cache'}", f"--workdir={workdir}",
+                                      *options]
+
+
+def joined(command, workdir, *options, code=0):
+    where = [f"--coordinator={address()}", "--processes=2"]
+    return together([command(workdir, *where, f"--process={i}", *options) for i in range(2)], 4, FAST, code)
+
+
+def test_the_command_on_two_processes(command, tmp_path):
+    """The data cache is built once for both; the model axis lies across them."""
+    said = joined(command, tmp_path / "two", "--gin.Experiment.mesh='model=8'")
+    finish(start(command(tmp_path / "one"), None, 1, FAST))
+    two, one = (read_lines(tmp_path / name / "metrics.jsonl") for name in ("two", "one"))
+    close(two, one)
+    assert [(line["step"], line["records"]) for line in two if "set" in line] == [(3, 21), (6, 21)] and len(two) == 8
+    assert "step 6/6" in said[0] and said[1].strip() == "", said
+    assert sorted(p.name for p in (tmp_path / "two").iterdir()) == sorted(p.name for p in (tmp_path / "one").iterdir())
+
+
+@pytest.mark.slow
+def test_a_folder_that_is_taken_stops_all_processes(command, tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    said = joined(command, tmp_path, code=2)
+    assert "holds files that are no ptmjax run" in said[0] and "process 0" in said[1]
+    assert [p.name for p in tmp_path.iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.parametrize("given, words", [
+    (("localhost:1", 2, None), "all three"),
+    ((None, 2, 1), "all three"),
+    (("localhost:1", 2, 2), "--process=2 is not in 0 .. 1"),
+    (("localhost:1", 2, -1), "--process=-1 is not in"),
+    (("localhost", 2, 0), "is not HOST:PORT"),
+    ((":80", 2, 0), "is not HOST:PORT"),
+    (("host:port", 2, 0), "is not HOST:PORT"),
+])
+def test_an_address_that_cannot_be_right_is_refused_before_anything_waits(given, words):
+    with pytest.raises(UserError, match=words):
+        distributed.start(*given)

@@ -1,0 +1,170 @@
+"""The loop: stages, what stands in the lines, and where a run is taken up."""
+import dataclasses
+import math
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from orbax.checkpoint import v1 as ocp
+
+from ptmjax.parallel.sharding import rows_sharding
+from ptmjax.training import loop
+from ptmjax.training.loop import Every, plan_of
+from ptmjax.training.metrics import read_lines
+from ptmjax.types import UserError
+from tests.drivers import tiny
+
+ONE = (1, 1, 1)
+OFTEN = Every(log=1, evaluate=0, save=1)
+
+
+def lines_of(folder):
+    return (folder / "metrics.jsonl").read_text()
+
+
+def same(found, wanted):
+    assert found.keys() == wanted.keys()
+    for name in wanted:
+        assert found[name].tobytes() == wanted[name].tobytes(), name
+
+
+def rows_left(folder, last):
+    """Sets the run back to checkpoint `last`."""
+    for path in (folder / "checkpoints").iterdir():
+        if int(path.name) > last:
+            shutil.rmtree(path)
+
+
+# ------------------------------------------------------------------ stages
+def lstm_stages(first=4, second=3, rows=8, frozen=("model/embedder/*",)):
+    """Lengths 16, then 32 with frozen tables: another data order, carry and optimizer."""
+    total = first + second
+    return [tiny.stage(tiny.lstm, first, length=16, total=total), tiny.stage(tiny.lstm, second, length=32, rows=rows, frozen=frozen, total=total)]
+
+
+@pytest.fixture(scope="module")
+def two_stages(tmp_path_factory):
+    """(folder, final arrays) of a run of two stages that nothing disturbed, every step kept."""
+    folder = tmp_path_factory.mktemp("stages")
+    state = loop.train(lstm_stages(), folder, tiny.mesh_of(*ONE), seed=3, every=OFTEN, keep=99)
+    return folder, tiny.arrays(state)
+
+
+def test_a_later_stage_begins_its_carry_and_optimizer_anew(two_stages):
+    folder, final = two_stages
+    second = plan_of(lstm_stages()[1], tiny.mesh_of(*ONE), 3)
+    boundary = tiny.arrays(loop.adopt(second, restored(folder, 4, lstm_stages()[0])))
+    assert boundary["step"] == 4
+    carried = [name for name in boundary if name.startswith("carry/")]
+    assert carried and not any(boundary[name].any() for name in carried) and all(final[name].any() for name in carried)
+    moments = [name for name in boundary if name.startswith("opt_state/")]
+    assert not any("embedder" in name for name in moments), "the frozen tables have no moments"
+    assert [boundary[name] for name in moments if boundary[name].ndim == 0] == [0] * sum(boundary[name].ndim == 0 for name in moments)
+    before = tiny.arrays(restored(folder, 4, lstm_stages()[0]))
+    for name in final:
+        if name.startswith("params/"):
+            assert (final[name].tobytes() == before[name].tobytes()) == ("embedder" in name), name
+
+
+def restored(folder, step, stage):
+    return ocp.load(folder / "checkpoints" / str(step), plan_of(stage, tiny.mesh_of(*ONE), 3).abstract())
+
+
+def test_the_same_trainable_parameters_keep_their_optimizer(two_stages):
+    folder, _ = two_stages
+    first, second = lstm_stages(frozen=())
+    state = restored(folder, 4, first)
+    after = tiny.arrays(loop.adopt(plan_of(second, tiny.mesh_of(*ONE), 3), state))
+    before = tiny.arrays(state)
+    for name in before:
+        if name.startswith("carry/"):
+            assert before[name].any() and not after[name].any()
+        else:
+            assert after[name].tobytes() == before[name].tobytes(), name
+
+
+@pytest.mark.parametrize("step", [2, 4, 5])
+def test_a_resume_inside_at_the_boundary_and_after_it(two_stages, tmp_path, step):
+    folder, final = two_stages
+    shutil.copytree(folder, tmp_path / "run")
+    rows_left(tmp_path / "run", step)
+    state = loop.train(lstm_stages(), tmp_path / "run", tiny.mesh_of(*ONE), seed=3, every=OFTEN, keep=99)
+    same(tiny.arrays(state), final)
+    assert lines_of(tmp_path / "run") == lines_of(folder)
+
+
+def test_another_batch_size_under_a_carry_is_refused(two_stages, tmp_path):
+    folder, _ = two_stages
+    shutil.copytree(folder, tmp_path / "run")
+    with pytest.raises(UserError, match=r"7: carry/.* is float32\[8, .*the present run has float32\[16, .*keeps its batch size"):
+        loop.train(lstm_stages(rows=16), tmp_path / "run", tiny.mesh_of(*ONE), seed=3, every=OFTEN)
+    assert lines_of(tmp_path / "run") == lines_of(folder)
+
+
+def test_stages_with_other_parameters_are_refused():
+    first, second = tiny.stage(tiny.lstm, 1), tiny.stage(tiny.bert, 1)
+    with pytest.raises(UserError, match="other parameters than the one before it"):
+        loop.adopt(plan_of(second, tiny.mesh_of(*ONE), 3), plan_of(first, tiny.mesh_of(*ONE), 3).create())
+
+
+# ------------------------------------------------------------------ lines, watchers, compiling
+class Watcher:
+    def __init__(self):
+        self.seen = []
+
+    def trained(self, line, seconds, tokens):
+        assert seconds > 0
+        self.seen.append(line | {"tokens": tokens})
+
+    def evaluated(self, line):
+        self.seen.append(line)
+
+
+def test_lines_watchers_and_one_compilation(tmp_path, monkeypatch):
+    """A step whose gradient is not finite has null in its line and is counted; a watcher hears where the run stands."""
+    made = []
+    make = loop.make_step
+    monkeypatch.setattr(loop, "make_step", lambda plan: made.append(make(plan)) or made[-1])
+    stage = tiny.stage(tiny.lstm, 4, total=6)
+    poisoned = lambda sharding, rows, begin: (
+        batch | {"weights": batch["weights"] * (jnp.nan if i == 2 else 1)} for i, batch in enumerate(stage.batches(sharding, rows, begin), begin + 1))
+    begun, watcher = [], Watcher()
+
+    def watch(done):
+        begun.append(done)
+        return [watcher]
+
+    def go(steps):
+        part = dataclasses.replace(stage, steps=steps, batches=poisoned)
+        return loop.train([part], tmp_path, tiny.mesh_of(*ONE), seed=3, every=Every(log=2, evaluate=3, save=0), watch=watch)
+
+    state = go(4)
+    lines = read_lines(tmp_path / "metrics.jsonl")
+    assert [(line["step"], line.get("set")) for line in lines] == [(2, None), (3, "heldout"), (4, None), (4, "heldout")]
+    assert lines[0]["loss"] is None and lines[0]["grad_norm"] is None and lines[0]["skipped"] is True
+    assert lines[2]["skipped"] is False and math.isfinite(lines[2]["loss"]) and int(state.loop["skipped"]) == 1
+    assert [line["tokens"] for line in watcher.seen if "tokens" in line] == [2 * 8 * 12] * 2
+    assert [{k: v for k, v in line.items() if k != "tokens"} for line in watcher.seen] == lines
+    go(6)
+    assert begun == [0, 4] and [step._cache_size() for step in made] == [1, 1]
+    go(6)
+    assert begun == [0, 4, 6] and len(made) == 2
+    assert [line["step"] for line in read_lines(tmp_path / "metrics.jsonl")] == [2, 3, 4, 4, 6, 6]
+
+
+def test_an_evaluation_does_not_depend_on_the_batch_size():
+    stage = tiny.stage(tiny.lstm, 1)
+    params = plan_of(stage, tiny.mesh_of(*ONE), 3).create().params
+
+    def found(rows):
+        plan = plan_of(dataclasses.replace(stage, rows=rows), tiny.mesh_of(*ONE), 3)
+        with jax.set_mesh(plan.mesh):
+            evaluate = loop.make_eval(plan.build, plan.objective)
+            return loop.evaluate(plan, evaluate, params, 0, stage.heldout["heldout"](rows_sharding(plan.mesh), rows))
+
+    small, large = found(4), found(32)
+    assert small["records"] == large["records"] == tiny.HELDOUT and small["loss"] == small["lm"]
+    assert small["lm"] == pytest.approx(large["lm"], rel=1e-6) and small["accuracy"] == pytest.approx(large["accuracy"], abs=1e-7)
+    assert np.isclose(small["lm"], math.log(tiny.SIZE), atol=0.2)
