@@ -4,36 +4,22 @@ import random
 import jax
 import numpy as np
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
 
 from ptmjax.data import loader, order
 from ptmjax.parallel.sharding import rows_sharding
 from ptmjax.training.metrics import read_lines
 from tests.drivers import tiny
+from tests.drivers.compiled import compiled, programs  # noqa: F401  fixtures
 from tests.drivers.processes import KILLED, TRAIN, finish, start
 
 STEPS = 14
 
 
-@pytest.fixture(scope="module", autouse=True)
-def compiled(tmp_path_factory):
-    """The folder where the processes of this file, this one too, find what another compiled."""
-    folder, names = tmp_path_factory.mktemp("compiled"), ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
-    before = [getattr(jax.config, name) for name in names]
-    for name, value in zip(names, (str(folder), 0)):
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
-    yield folder
-    for name, value in zip(names, before):
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
-
-
 @pytest.fixture(scope="module")
-def driver(compiled):
+def driver(programs):  # noqa: F811
     """(folder, options, exit code) -> what the process printed."""
     def drive(folder, *options, code=0):
-        return finish(start([*TRAIN, folder, "--total", STEPS, *options], compiled), code)
+        return finish(start([*TRAIN, folder, "--total", STEPS, *options], programs), code)
 
     return drive
 
