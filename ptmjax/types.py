@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import math
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -19,8 +19,21 @@ Batch = Mapping[str, Array]
 PyTree = Any
 
 
-class UserError(Exception):
+class UserError(ValueError):
     """A fault that the user can mend: one line that says what, where and how; the commands exit with code 2."""
+
+
+def one_of(what: str, value: Any, choices: Iterable) -> None:
+    """UserError where a value is none of its choices."""
+    if value not in choices:
+        raise UserError(f"{what} is {value!r}; it may be one of {', '.join(map(repr, sorted(choices)))}")
+
+
+def at_least(least: int, **values: int) -> None:
+    """UserError where a named number is below `least`."""
+    for name, value in values.items():
+        if value < least:
+            raise UserError(f"{name} is {value}; it must be at least {least}")
 
 
 def pytree(cls):
@@ -198,4 +211,5 @@ def check_divides(what: str, shape: tuple[int, ...], wanted: P, names: tuple[str
     for size, axis, name in zip(shape, wanted, names):
         parts = math.prod(mesh[a] for a in ((axis,) if isinstance(axis, str) else axis or ()))
         if size % parts:
-            raise UserError(f"{what}: axis {name!r} of {size} does not divide by mesh axis {axis!r} of {parts}: choose another mesh or size")
+            raise UserError(f"{what}: axis {name!r} of {size} does not divide by mesh axis {axis!r} of {parts}: "
+                            "choose another mesh or size")

@@ -26,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
     held, mesh = session.saved(args.workdir), make_mesh(args.mesh)
     stage = held.stages[-1]
     build, data, rows = held.build(stage), held.data(stage, args.cache), args.batch or stage.batch
-    plan = loop.plan_of(held.trunk(args.cache)[-1], mesh, held.seed)._replace(rows=rows, micro=1)
+    plan = loop.plan_of(held.stage(data), mesh, held.seed)._replace(rows=rows, micro=1)
     step, params = session.parameters(args.workdir, plan.abstract().params)
     with jax.set_mesh(mesh):
         found = loop.evaluate(plan, make_eval(build, stage.objective, held.seed), params, step, data.heldout(rows_sharding(mesh), rows))

@@ -14,6 +14,7 @@ from ptmjax.objectives.base import Objective
 from ptmjax.training import loop
 from ptmjax.training.build import Build
 from ptmjax.training.loop import Every, Optimizer
+from ptmjax.types import at_least
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,9 @@ class Stage:
     readout: Callable | None = None
     streams: bool = False
     heldout: int | None = None
+
+    def __post_init__(self):
+        at_least(1, steps=self.steps, batch=self.batch, micro=self.micro)
 
 
 @dataclass(frozen=True)
@@ -53,14 +57,11 @@ class Experiment:
     def data(self, stage: Stage, cache: Path) -> "Data":
         return Data(stage, self.seed, cache)
 
-    def trunk(self, cache: Path) -> list[loop.Stage]:
-        """The stages over their data; what the cache lacks is built when a stage first reads."""
-        out = []
-        for stage in self.stages:
-            data = self.data(stage, cache)
-            out.append(loop.Stage(self.build(stage), stage.objective, self.optimizer, data.batches, stage.steps, stage.batch,
-                                  stage.micro, {"validation": data.heldout}))
-        return out
+    def stage(self, data: "Data") -> loop.Stage:
+        """A stage as the loop wants it; what the cache lacks is built when it first reads."""
+        stage = data.stage
+        return loop.Stage(self.build(stage), stage.objective, self.optimizer, data.batches, stage.steps, stage.batch, stage.micro,
+                          {"validation": data.heldout})
 
 
 @dataclass(frozen=True)

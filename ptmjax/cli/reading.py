@@ -197,7 +197,7 @@ class _Delegate(_gin.ParserDelegate):
 
 # ------------------------------------------------------------------ --gin.NAME=VALUE
 def bind_all(bindings: Sequence[str]) -> None:
-    """NAME=VALUE each.  NAME is a macro, or any ending, unique among the modules that the files import, of a path to an argument."""
+    """NAME=VALUE each.  NAME is a macro, or an ending of a path to an argument: unique among what the files bind, or else import."""
     modules = {s.module: s.alias for s in sorted(_gin._IMPORTS, key=lambda s: s.module) if not s.module.startswith("__gin__")}
     with _gin._parse_scope() as context:
         context.process_import(_parser.ImportStatement("__gin__.dynamic_registration", True, None, _NOWHERE))
@@ -222,6 +222,9 @@ def _on_command_line(modules: dict[str, str | None], selector: str) -> str:
                 value = functools.reduce(lambda v, p: getattr(v, p, None), parts[k:], sys.modules[module])
                 if path[len(path) - k :] == parts[:k] and callable(value):
                     found.setdefault(id(value), ".".join([module, *parts[k:]]))
+    if len(found) > 1:  # then the one that the files speak of
+        bound = {id(_gin._REGISTRY[s].wrapped) for _, s in _gin._CONFIG}
+        found = {k: path for k, path in found.items() if k in bound} or found
     if len(found) > 1:
         raise Fault(f"{selector!r} could be any of {', '.join(found.values())}; write more of the path")
     if not found:

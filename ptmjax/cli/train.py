@@ -2,6 +2,10 @@
 import argparse
 import contextlib
 import json
+import os
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
 
 import jax
 from etils import epath
@@ -40,12 +44,12 @@ def run(args: argparse.Namespace) -> int:
     console = Console(soft_wrap=True, quiet=jax.process_index() != 0)
     experiment = session.experiment(args.gin_files, args.gin_bindings)
     console.print(session.about(), highlight=False)
-    mesh, stages = make_mesh(experiment.mesh), experiment.trunk(args.cache)
-    plans = [loop.plan_of(stage, mesh, experiment.seed) for stage in stages]
-    for plan in plans:
-        plan.abstract()  # a mesh or batch that does not fit is found before any folder is made
+    mesh, data = make_mesh(experiment.mesh), [experiment.data(stage, args.cache) for stage in experiment.stages]
+    with fitting():
+        stages = [experiment.stage(d) for d in data]
+        for stage, d in zip(stages, data):
+            loop.rehearse(loop.plan_of(stage, mesh, experiment.seed), d.source.spec)
     config.check_used()
-    data = [experiment.data(stage, args.cache) for stage in experiment.stages]
     claim(args.workdir)
     # Both splits here, on all processes: they wait for each other, and the conclusion is process 0's alone.
     records = ", ".join(f"{len(d.training):,} training and {len(d.validation):,} validation records of {d.task.name}" for d in data)
@@ -54,6 +58,20 @@ def run(args: argparse.Namespace) -> int:
     if jax.process_index() == 0:
         conclude(args, data[-1], console)
     return 0
+
+
+@contextlib.contextmanager
+def fitting() -> Iterator[None]:
+    """Around what is built and traced before any folder is made: parts that do not fit together are a UserError that says where."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (TypeError, ValueError, KeyError) as e:
+        frames = [f for f in traceback.extract_tb(e.__traceback__) if f"{os.sep}ptmjax{os.sep}" in f.filename]
+        where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "?"
+        fault = f"{type(e).__name__}: {e}".splitlines()[0]
+        raise UserError(f"the parts of this configuration do not fit together, at {where}: {fault} (PTMJAX_TRACEBACK=1 shows more)") from e
 
 
 def claim(workdir: epath.Path) -> None:

@@ -12,7 +12,7 @@ from ptmjax.nn.dropout import dropout
 from ptmjax.nn.linear import Linear
 from ptmjax.nn.param import Init
 from ptmjax.nn.positions import rotate
-from ptmjax.types import Array, Key, constrain
+from ptmjax.types import Array, Key, UserError, at_least, constrain
 
 HIDDEN = -1e9  # finite, so that a row that sees nothing gives numbers; they are zeroed below
 
@@ -38,8 +38,9 @@ class Attention(nnx.Module):
     """Multi-head attention (Vaswani et al. 2017, section 3.2) of x [B, L, D] over memory [B, M, D]."""
 
     def __init__(self, width: int, heads: int, *, bias: bool = True, init: Init = 0.02, key: Array):
+        at_least(1, width=width, heads=heads)
         if width % heads:
-            raise ValueError(f"width {width} does not divide by {heads} heads")
+            raise UserError(f"width {width} does not divide by {heads} heads")
         self.heads, keys = heads, jax.random.split(key, 4)
         self.query, self.key, self.value = (
             Linear(width, width, ("embed", "heads"), bias=bias, init=init, key=k) for k in keys[:3]

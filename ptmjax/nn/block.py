@@ -12,7 +12,7 @@ from ptmjax.nn.dropout import dropout
 from ptmjax.nn.mlp import Mlp
 from ptmjax.nn.norm import Norm
 from ptmjax.nn.param import Init
-from ptmjax.types import Array, Key, PyTree, constrain, fold
+from ptmjax.types import Array, Key, PyTree, constrain, fold, one_of
 
 PLACES = ("post", "pre")
 
@@ -28,8 +28,7 @@ class Block(nnx.Module):
     def __init__(self, width: int, heads: int, hidden: int, *, act: str = "gelu", norm: str = "layer", eps: float = 1e-12,
                  place: str = "post", rate: float = 0.1, attention_rate: float = 0.1, bias: bool = True, cross: bool = False,
                  init: Init = 0.02, key: Array):
-        if place not in PLACES:
-            raise ValueError(f"place of the norm is {place!r}; it may be one of {PLACES}")
+        one_of("place of the norm", place, PLACES)
         self.pre, self.rate, self.attention_rate = place == "pre", rate, attention_rate
         a, b, c, d = jax.random.split(key, 4)
         self.attention = Attention(width, heads, bias=bias, init=init, key=a)

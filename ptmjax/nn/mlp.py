@@ -9,7 +9,7 @@ from flax import nnx
 
 from ptmjax.nn.linear import Linear
 from ptmjax.nn.param import Init
-from ptmjax.types import Array, constrain
+from ptmjax.types import Array, constrain, one_of
 
 ACTIVATIONS = {
     "gelu": functools.partial(jax.nn.gelu, approximate=False),
@@ -22,9 +22,8 @@ GATED = "gated_"
 
 
 def activation(name: str):
-    """The function called `name`; ValueError for an unknown one."""
-    if name not in ACTIVATIONS:
-        raise ValueError(f"activation is {name!r}; it may be one of {sorted(ACTIVATIONS)}")
+    """The function called `name`; UserError for an unknown one."""
+    one_of("activation", name, ACTIVATIONS)
     return ACTIVATIONS[name]
 
 

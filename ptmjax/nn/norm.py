@@ -4,7 +4,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from ptmjax.nn.param import param
-from ptmjax.types import Array
+from ptmjax.types import Array, one_of
 
 KINDS = ("layer", "rms")
 
@@ -17,8 +17,7 @@ class Norm(nnx.Module):
     """
 
     def __init__(self, width: int, kind: str, eps: float, *, key: Array):
-        if kind not in KINDS:
-            raise ValueError(f"norm is {kind!r}; it may be one of {KINDS}")
+        one_of("norm", kind, KINDS)
         self.eps = eps
         self.scale = param(key, (width,), ("norm",), "ones")
         self.bias = param(key, (width,), ("norm",), "zeros") if kind == "layer" else None

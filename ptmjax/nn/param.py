@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from ptmjax.types import Array
+from ptmjax.types import Array, UserError
 
 nnx.use_eager_sharding(False)  # names stay metadata until a mesh is chosen; nnx would otherwise demand one here
 
@@ -22,7 +22,7 @@ def draw(key: Array, shape: tuple[int, ...], init: Init, fan_in: int | None = No
     if init == "fan_in":
         return jax.random.normal(key, shape) * (fan_in or shape[0]) ** -0.5
     if isinstance(init, str):
-        raise ValueError(f"init is {init!r}; it may be a standard deviation, 'fan_in', 'zeros' or 'ones'")
+        raise UserError(f"init is {init!r}; it may be a standard deviation, 'fan_in', 'zeros' or 'ones'")
     return init * jax.random.truncated_normal(key, -2, 2, shape)
 
 

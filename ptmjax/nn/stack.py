@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from ptmjax.types import Array, Key, PyTree, fold
+from ptmjax.types import Array, Key, PyTree, fold, one_of
 
 REMAT = {
     "none": None,
@@ -25,8 +25,7 @@ class Stack(nnx.Module):
     """
 
     def __init__(self, groups: Sequence[tuple[Callable, int]], *, remat: str = "none", loop: bool = False, key: Array):
-        if remat not in REMAT:
-            raise ValueError(f"remat is {remat!r}; it may be one of {sorted(REMAT)}")
+        one_of("remat", remat, REMAT)
         self.remat, self.loop, self.counts = remat, loop, tuple(n for _, n in groups)
         keys = jax.random.split(key, len(groups))
         self.groups = nnx.List([stacked(block, n, k) for (block, n), k in zip(groups, keys)])

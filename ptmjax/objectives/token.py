@@ -5,7 +5,7 @@ B rows, L length, K slots.
 from typing import Any
 
 from ptmjax.objectives.base import weighted
-from ptmjax.types import Array, Batch, Keys, Slots, Sum, slots
+from ptmjax.types import Array, Batch, Keys, Slots, Sum, at_least, slots
 
 
 class Mlm:
@@ -15,6 +15,7 @@ class Mlm:
     """
 
     def __init__(self, slots: int, head: str = "mlm"):
+        at_least(1, slots=slots)
         self.slots, self.head = slots, head
 
     def pick(self, batch: Batch) -> Slots:

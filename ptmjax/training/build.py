@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from ptmjax.types import Array, UserError
+from ptmjax.types import Array, UserError, one_of
 
 
 class Leaf(NamedTuple):
@@ -28,6 +28,7 @@ class Build:
 
     def __init__(self, nets: Mapping[str, Callable[..., nnx.Module]], ties: Mapping[str, str] = {}, frozen: Sequence[str] = (),
                  compute: str = "float32"):
+        one_of("compute", compute, ("float32", "bfloat16"))
         self.factories, self.ties, self.compute = dict(nets), dict(ties), jnp.dtype(compute)
         self.graph, tree = nnx.split(nnx.eval_shape(lambda: self.make(jax.random.key(0))))
         self.keys, leaves = {}, {}

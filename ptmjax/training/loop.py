@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from etils import epath
 from jax.sharding import Mesh, NamedSharding
@@ -109,6 +110,15 @@ def train(stages: Sequence[Stage], workdir: epath.PathLike, mesh: Mesh, *, seed:
 def plan_of(stage: Stage, mesh: Mesh, seed: int) -> Plan:
     trainable = [name for name in stage.build.leaves if name not in stage.build.frozen]
     return Plan(stage.build, stage.objective, stage.optimizer.transform(trainable), mesh, stage.rows, seed, stage.micro)
+
+
+def rehearse(plan: Plan, spec: Mapping[str, tuple[tuple[int, ...], np.dtype]]) -> None:
+    """Traces a step over a batch of keys with these shapes (of a row) and types: parts that do not fit together are found
+    before anything is computed or written."""
+    rows = rows_sharding(plan.mesh)
+    batch = {key: jax.ShapeDtypeStruct((plan.rows, *shape), kind, sharding=rows) for key, (shape, kind) in spec.items()}
+    with jax.set_mesh(plan.mesh):
+        make_step(plan).eval_shape(plan.abstract(), batch)
 
 
 def adopt(plan: Plan, state: TrainState) -> TrainState:

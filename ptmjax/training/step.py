@@ -11,7 +11,7 @@ import optax
 from ptmjax.objectives.base import Objective
 from ptmjax.training.build import Build
 from ptmjax.training.state import Plan, TrainState, fresh, key_of
-from ptmjax.types import Array, Batch, Key, Keys, PyTree, Sum, check, constrain
+from ptmjax.types import Array, Batch, Key, Keys, PyTree, Sum, UserError, check, constrain
 
 
 def make_step(plan: Plan) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, Array]]]:
@@ -23,7 +23,7 @@ def make_step(plan: Plan) -> Callable[[TrainState, Batch], tuple[TrainState, dic
     """
     objective, tx = plan.objective, plan.tx
     if plan.micro > 1 and objective.coupled:
-        raise ValueError(f"{type(objective).__name__} couples the rows of a batch: micro-batches must be 1, not {plan.micro}")
+        raise UserError(f"{type(objective).__name__} couples the rows of a batch: micro-batches must be 1, not {plan.micro}")
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
         check(batch, ("index", "start"))

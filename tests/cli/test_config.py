@@ -35,6 +35,9 @@ NETWORK = '''
         def __init__(self, parts: Mapping[str, Table], stack: Callable[..., Stack] | None = None, clip: float | None = None):
             self.parts, self.clip, self.stack = parts, clip, stack and stack(key=7)
 
+    class Spare(Table):
+        pass
+
     NUMBER = 3
 '''
 LOOP = '''
@@ -50,6 +53,9 @@ OTHER = '''
     class Table:
         def __init__(self, rows: int = 1):
             self.rows = rows
+
+    class Spare(Table):
+        pass
 '''
 FAMILY = """\
 from __gin__ import dynamic_registration
@@ -218,9 +224,16 @@ def test_a_misspelt_file(folder):
 
 
 def test_an_ambiguous_name_lists_all(folder):
-    message = fault("Table.rows=4", line="import parts.other")
-    assert "parts.network.Table" in message and "parts.other.Table" in message
-    config.load(["run.gin"], ["other.Table.rows=4"])
+    message = fault("Spare.rows=4", line="import parts.other")
+    assert "parts.network.Spare" in message and "parts.other.Spare" in message
+
+
+def test_of_two_names_the_one_that_the_files_bind_is_meant(folder):
+    (folder / "two.gin").write_text(RUN + "import parts.other\n")
+    config.load(["two.gin"], ["Table.rows=4"])
+    assert config._gin.query_parameter("parts.network.Table.rows") == 4
+    config.load(["two.gin"], ["other.Table.rows=4"])
+    assert config._gin.query_parameter("parts.other.Table.rows") == 4
 
 
 def test_a_file_that_includes_itself(folder):

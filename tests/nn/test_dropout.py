@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
-from ptmjax.nn.dropout import dropout
-from ptmjax.types import Key
+from ptmjax.nn.dropout import bits, dropout
+from ptmjax.types import Key, UserError
 
 
 def key(*rows, seed=0):
@@ -37,6 +37,36 @@ def test_rows_and_places_are_independent():
     assert abs(np.corrcoef(kept[:-1].ravel(), kept[1:].ravel())[0, 1]) < 0.01
 
 
+def standard(key, rate, shape):
+    """Whether dropped, with mean 0 and variance 1 if the draws are Bernoulli(rate)."""
+    dropped = np.asarray(bits(key, shape)) < rate * 2**32
+    return (dropped - rate) / (rate * (1 - rate)) ** 0.5
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+def test_neighbours_in_every_direction_and_keys_are_independent(rate):
+    """Correlations of 10^6 pairs each are within 4.5 of their standard deviations; so are those of triples along a row."""
+    z = standard(key(*range(64)), rate, (64, 256))
+    pairs = [(z[:, :, k:], z[:, :, :-k]) for k in (1, 2, 4, 64, 128)] + [(z[:, k:], z[:, :-k]) for k in (1, 8)]
+    pairs += [(z[k:], z[:-k]) for k in (1, 2, 32)] + [(z[:, :, 2:] * z[:, :, 1:-1], z[:, :, :-2])]
+    others = [key(*range(64)).fold(name) for name in (0, 1, "mlm", "probs")] + [key(*range(64), seed=s) for s in (1, 2, 256)]
+    pairs += [(z, standard(other, rate, (64, 256))) for other in others]
+    off = [abs((a * b).mean()) * a.size**0.5 for a, b in pairs]
+    assert max(off) < 4.5, off
+
+
+def test_bytes_are_uniform_and_layers_uncorrelated():
+    """Chi-square of every byte; and of 100 layers' masks, no two correlate more than the largest of 4950 normal draws would."""
+    x = np.asarray(bits(key(*range(64)), (64, 256)))
+    for shift in (0, 8, 16, 24):
+        counts = np.bincount(((x >> shift) & 255).ravel(), minlength=256)
+        z = (((counts - x.size / 256) ** 2 / (x.size / 256)).sum() - 255) / 510**0.5
+        assert abs(z) < 4.5
+    layers = np.stack([standard(key(0, 1, 2, 3).fold(i), 0.1, (1024,)).ravel() for i in range(100)])
+    c = np.corrcoef(layers)[~np.eye(100, dtype=bool)]
+    assert np.abs(c).max() * 4096**0.5 < 5.5
+
+
 @settings(max_examples=20)
 @given(st.permutations(range(8)), st.sampled_from([1, 2, 8]))
 def test_bits_go_with_the_row_whatever_rows_it_stands_among(rows, n):
@@ -62,6 +92,12 @@ def test_another_seed_or_name_gives_other_bits():
 def test_the_gradient_is_scaled_as_the_value():
     y, g = jax.vjp(lambda x: dropout(x, 0.5, key(0, 1)), jnp.ones((2, 20)))
     np.testing.assert_array_equal(g(jnp.ones((2, 20)))[0], y)
+
+
+@pytest.mark.parametrize("rate", [-0.1, 1.0, 1.5])
+def test_a_rate_that_is_no_rate(rate):
+    with pytest.raises(UserError, match="rate"):
+        dropout(jnp.ones((2, 3)), rate, key(0, 1))
 
 
 def test_the_type_stays():

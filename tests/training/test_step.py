@@ -245,7 +245,7 @@ def test_a_carry_must_count_rows():
 
 
 def test_evaluation_has_no_dropout_and_is_independent_of_the_batches():
-    objective, b = Square(), unequal(4) | {"start": jnp.ones(8, bool)}
+    objective, b = Square(), batch() | {"start": jnp.ones(8, bool)}
     p = plan(objective)
     params, evaluate = p.create().params, make_eval(p.build, objective)
     one, carry = evaluate(params, b, {"seen": jnp.zeros(8)}, jnp.int32(0))
