@@ -15,7 +15,6 @@ from ptmjax.training.loop import Every, plan_of
 from ptmjax.training.metrics import read_lines
 from ptmjax.types import UserError
 from tests.drivers import tiny
-from tests.drivers.compiled import compiled, programs  # noqa: F401  fixtures
 
 ONE = (1, 1, 1)
 OFTEN = Every(log=1, evaluate=0, save=1)
