@@ -17,7 +17,8 @@ def start(command: Sequence[str], devices: int = 1) -> subprocess.Popen:
     """python COMMAND on so many virtual devices, otherwise in the environment of the tests (conftest.py)."""
     flags = re.sub(r"(?<=device_count=)\d+", str(devices), os.environ["XLA_FLAGS"])
     env = os.environ | {"XLA_FLAGS": flags, "TF_CPP_MIN_LOG_LEVEL": "2"}
-    return subprocess.Popen([sys.executable, *map(str, command)], cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return subprocess.Popen([sys.executable, *map(str, command)], cwd=ROOT, env=env, **pipes)
 
 
 def finish(process: subprocess.Popen, code: int = 0, seconds: float = 300) -> str:

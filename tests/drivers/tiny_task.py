@@ -3,11 +3,12 @@ import random
 import tempfile
 from pathlib import Path
 
+from ptmjax.tasks.corpora import EN_PD_4096
+
 from ptmjax.data.adapters import register
 from ptmjax.data.masking import Masking
 from ptmjax.data.task import Task
 from ptmjax.data.windows import Blocks
-from ptmjax.tasks.corpora import EN_PD_4096
 
 WORDS = "the old king saw a small ship by the sea and went home with his three brothers before night came".split()
 

@@ -41,7 +41,8 @@ def rows_left(folder, last):
 def lstm_stages(first=4, second=3, rows=8, frozen=("model/embedder/*",)):
     """Lengths 16, then 32 with frozen tables: another data order, carry and optimizer."""
     total = first + second
-    return [tiny.stage(tiny.lstm, first, length=16, total=total), tiny.stage(tiny.lstm, second, length=32, rows=rows, frozen=frozen, total=total)]
+    return [tiny.stage(tiny.lstm, first, length=16, total=total),
+            tiny.stage(tiny.lstm, second, length=32, rows=rows, frozen=frozen, total=total)]
 
 
 @pytest.fixture(scope="module")
@@ -128,9 +129,11 @@ def test_lines_watchers_and_one_compilation(tmp_path, monkeypatch):
     make = loop.make_step
     monkeypatch.setattr(loop, "make_step", lambda plan: made.append(make(plan)) or made[-1])
     stage = tiny.stage(tiny.lstm, 4, total=6)
-    poisoned = lambda sharding, rows, begin: (
-        batch | {"weights": batch["weights"] * (jnp.nan if i == 2 else 1)} for i, batch in enumerate(stage.batches(sharding, rows, begin), begin + 1))
     begun, watcher = [], Watcher()
+
+    def poisoned(sharding, rows, begin):
+        for step, batch in enumerate(stage.batches(sharding, rows, begin), begin + 1):
+            yield batch | {"weights": batch["weights"] * (jnp.nan if step == 2 else 1)}
 
     def watch(done):
         begun.append(done)
