@@ -104,7 +104,7 @@ def test_another_batch_size_under_a_carry_is_refused(two_stages, tmp_path):
 
 
 def test_stages_with_other_parameters_are_refused():
-    first, second = tiny.stage(tiny.lstm, 1), tiny.stage(tiny.bert, 1)
+    first, second = tiny.stage(tiny.lstm, 3), tiny.stage(tiny.bert, 3)
     with pytest.raises(UserError, match="other parameters than the one before it"):
         loop.adopt(plan_of(second, tiny.mesh_of(*ONE), 3), plan_of(first, tiny.mesh_of(*ONE), 3).create())
 
@@ -155,7 +155,7 @@ def test_lines_watchers_and_one_compilation(tmp_path, monkeypatch):
 
 
 def test_an_evaluation_does_not_depend_on_the_batch_size():
-    stage = tiny.stage(tiny.lstm, 1)
+    stage = tiny.stage(tiny.lstm, 3)
     params = plan_of(stage, tiny.mesh_of(*ONE), 3).create().params
 
     def found(rows):
