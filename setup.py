@@ -29,7 +29,9 @@ TEST = [
     "pytest-xdist>=3.6,<4",
     "hypothesis>=6.120,<7",
     "setuptools>=77",  # tests/test_install.py builds without isolation
-    "torch==2.13.0",  # the outside reference of the parity tests, with transformers
+]
+PARITY = [  # what the tests hold the code to
+    "torch==2.13.0",
     "transformers>=5.0,<6",
     "safetensors>=0.5",
 ]
@@ -38,13 +40,15 @@ setup(
     name="ptmjax",
     version=re.search(r'^__version__ = "(.+)"', (ROOT / "ptmjax" / "__init__.py").read_text(), re.MULTILINE)[1],
     description="Pre-training systems of the NLP literature in JAX: one trunk, orthogonal axes, a gin file a system",
+    long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
     license="Apache-2.0",
     license_files=["LICENSE", "NOTICE"],
     python_requires=">=3.11",
     packages=find_packages(include=["ptmjax", "ptmjax.*"]) + ["ptmjax.tasks", "ptmjax.gin"],
     package_dir={"ptmjax.tasks": "tasks", "ptmjax.gin": "gin"},
-    package_data={"ptmjax.tasks": ["shipped/*"], "ptmjax.gin": ["*.gin"]},
+    package_data={"ptmjax.tasks": ["shipped/*"], "ptmjax.gin": ["*.gin", "*.json", "family/*.gin"]},
     install_requires=REQUIREMENTS,
-    extras_require={"test": TEST},
+    extras_require={"test": TEST, "parity": PARITY},
     entry_points={"console_scripts": ["ptmjax = ptmjax.cli.main:main"]},
 )

@@ -14,21 +14,20 @@ find_python() {
   return 1
 }
 
-# newest_python: the newest suitable interpreter, or one line that says what is missing.
-newest_python() {
-  find_python python3.13 python3.12 python3.11 python3 && return 0
+# some_python: the machine's own python3 where it is suitable, else the newest beside it, or one line that says what is missing.
+some_python() {
+  find_python python3 python3.13 python3.12 python3.11 && return 0
   echo "ptmjax: no Python 3.11, 3.12 or 3.13 with pip on PATH: install one (with its venv or pip package) and run this again" >&2
   return 1
 }
 
-# environment FOLDER EXTRAS PYTHON: EXTRAS is "" or "[test]".  An environment with more extras serves one that needs fewer.
+# environment FOLDER EXTRAS PYTHON: EXTRAS is "" or "[test,parity]".  An environment with more extras serves one that needs fewer.
 environment() {
   local folder=$1 extras=$2 python=$3 pip key stamp=""
   key=$( (cat setup.py pyproject.toml && "$python" --version && pwd) | cksum | tr ' ' -)
   [ -f "$folder/stamp" ] && stamp=$(cat "$folder/stamp")
   case "$stamp" in
-    "$key[test]") return 0 ;;
-    "$key") [ -z "$extras" ] && return 0 ;;
+    "$key[test,parity]" | "$key$extras") return 0 ;;
     *) rm -rf "$folder" ;;
   esac
   echo "ptmjax: installing ptmjax$extras for $("$python" --version) into $folder: some minutes, the first time only" >&2

@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 source launch/env.sh
 
-python=$(newest_python)
+python=$(some_python)
 environment .venv "" "$python"
 .venv/bin/python -m ptmjax train --gin_file=bert_demo.gin --workdir=runs/demo "$@"
 .venv/bin/python -m ptmjax fill --workdir=runs/demo \

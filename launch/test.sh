@@ -16,23 +16,23 @@ workers=$(getconf _NPROCESSORS_ONLN)
 [ "$workers" -gt 8 ] && workers=8 # each holds jax and tensorflow: about 1.5 GiB
 run=(-m pytest -q -n "$workers" --dist worksteal)
 
-python=$(newest_python)
-environment .venv "[test]" "$python"
+python=$(some_python)
+environment .venv "[test,parity]" "$python"
 if ! $all; then
   exec .venv/bin/python "${run[@]}" "$@"
 fi
 
 status=0
 .venv/bin/python "${run[@]}" -m "" "$@" || status=$?
-# The rest of the matrix: what builds and runs modules.  Data, packaging and the text routes do not depend on either choice.
-core=("${run[@]}" --ignore=tests/data --ignore=tests/tasks --ignore=tests/test_install.py)
-echo "ptmjax: again with NNX_GRAPH_MODE=false" >&2
-NNX_GRAPH_MODE=false .venv/bin/python "${core[@]}" --ignore=tests/cli "$@" || status=$?
+# The rest of the matrix: what builds and runs modules, compiled as users compile it.
+core=("${run[@]}" tests/nn tests/models tests/objectives tests/parallel tests/training)
+echo "ptmjax: again with NNX_GRAPH_MODE=false, and with XLA's full optimisation" >&2
+NNX_GRAPH_MODE=false PTMJAX_FULL_XLA=1 .venv/bin/python "${core[@]}" "$@" || status=$?
 if .venv/bin/python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 13))'; then
   echo "ptmjax: the run above was Python 3.13 already" >&2
 elif newest=$(find_python python3.13); then
   environment .venv313 "[test]" "$newest"
-  .venv313/bin/python "${core[@]}" "$@" || status=$?
+  PTMJAX_WITHOUT_TORCH=1 .venv313/bin/python "${core[@]}" tests/systems tests/data "$@" || status=$?
 else
   echo "ptmjax: no python3.13 on PATH: that part of the matrix did not run" >&2
 fi

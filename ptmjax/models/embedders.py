@@ -42,7 +42,8 @@ class Positions(nnx.Module):
 class Embedder(nnx.Module):
     """The sum of `parts` (each batch -> [B, L, D]), then norm (None: none) and dropout."""
 
-    def __init__(self, parts: Mapping[str, Callable], width: int, *, norm: str | None = "layer", eps: float = 1e-12, rate: float = 0.1, key: Array):
+    def __init__(self, parts: Mapping[str, Callable], width: int, *, norm: str | None = "layer", eps: float = 1e-12, rate: float = 0.1,
+                 key: Array):
         keys = jax.random.split(key, len(parts) + 1)
         self.parts = nnx.Dict({name: part(key=k) for (name, part), k in zip(sorted(parts.items()), keys)})
         self.norm = None if norm is None else Norm(width, norm, eps, key=keys[-1])

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from ptmjax.nn.linear import Linear
+from ptmjax.nn.linear import Linear, product
 from ptmjax.nn.mlp import activation
 from ptmjax.nn.norm import Norm
 from ptmjax.nn.param import Init, padded, param
@@ -28,8 +28,8 @@ class VocabularyHead(nnx.Module):
     The table is tied by the path table of Build. Padded entries score NEVER: never predicted, sampled or counted.
     """
 
-    def __init__(self, size: int, width: int, *, embed: int | None = None, act: str | None = "gelu", norm: str = "layer", eps: float = 1e-12,
-                 init: Init = 0.02, key: Array):
+    def __init__(self, size: int, width: int, *, embed: int | None = None, act: str | None = "gelu", norm: str = "layer",
+                 eps: float = 1e-12, init: Init = 0.02, key: Array):
         a, b, c = jax.random.split(key, 3)
         embed = width if embed is None else embed
         if act is None and embed != width:
@@ -48,7 +48,7 @@ class VocabularyHead(nnx.Module):
         if candidates is not None:
             rows = constrain(self.table[...], "vocab", None)[candidates]
             return jnp.einsum("...d,...cd->...c", h, rows) + self.bias[...][candidates]
-        scores = h @ self.table[...].T + self.bias[...]
+        scores = product(h, self.table[...].T, jnp.float32) + self.bias[...]
         scores = jnp.where(jnp.arange(len(self.bias[...])) < self.size, scores, NEVER)
         return constrain(scores, "batch", *[None] * (h.ndim - 2), "vocab")
 

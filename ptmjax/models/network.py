@@ -24,8 +24,8 @@ class Network(nnx.Module):
     segments, positions) beside `encoded`, so embedders, masks and blocks serve both sides.
     """
 
-    def __init__(self, embedder: Callable, context: Callable | None = None, stack: Callable | None = None, heads: Mapping[str, Callable] = {},
-                 *, project: Callable | None = None, decoder: Callable | None = None, key: Array):
+    def __init__(self, embedder: Callable, context: Callable | None = None, stack: Callable | None = None,
+                 heads: Mapping[str, Callable] = {}, *, project: Callable | None = None, decoder: Callable | None = None, key: Array):
         ks = jax.random.split(key, 5 + len(heads))
         make = lambda factory, k: None if factory is None else factory(key=k)
         self.embedder, self.context, self.stack = make(embedder, ks[0]), make(context, ks[1]), make(stack, ks[2])
@@ -44,14 +44,15 @@ class Network(nnx.Module):
         state, memory, aux = self.stack(state, context, turn(memory), fold(key, "stack"), capture)
         return Encoded(state, turn(memory), aux)
 
-    def decode(self, batch: Batch, encoded: PyTree, key: Key | None = None, memory: PyTree = None, capture: frozenset[str] = frozenset()) -> Encoded:
+    def decode(self, batch: Batch, encoded: PyTree, key: Key | None = None, memory: PyTree = None,
+               capture: frozenset[str] = frozenset()) -> Encoded:
         """The decoder over `encoded`, the state of encode()."""
         side = {name.removeprefix("decoder_"): x for name, x in batch.items() if name.startswith("decoder_")}
         side |= {"encoded": encoded, "encoded_segments": batch["segments"]}
         return self.decoder.encode(side, fold(key, "decoder"), memory, capture)
 
     def init_memory(self, rows: int, reach: int | None = None) -> PyTree:
-        return self.stack.init_memory(rows, reach)
+        return None if self.stack is None else self.stack.init_memory(rows, reach)
 
     def head(self, name: str, h: Array, where: Slots | None = None, candidates: Array | None = None) -> Array:
         """Scores [..., V] or [..., C]: of all positions or of the slots, of all classes or of candidates [..., C]."""

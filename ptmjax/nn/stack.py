@@ -2,6 +2,8 @@
 
 N layers of a group, B rows.
 """
+import functools
+import operator
 from collections.abc import Callable, Sequence
 
 import jax
@@ -34,11 +36,7 @@ class Stack(nnx.Module):
                  capture: frozenset[str] = frozenset()) -> tuple[PyTree, list[PyTree], list[dict[str, Array]]]:
         memories, auxes = [], []
         for i, (blocks, n) in enumerate(zip(self.groups, self.counts)):
-            def body(state, xs, key=fold(key, i)):
-                block, held, layer = xs
-                state, held, aux = block(state, context, held, fold(key, layer), capture)
-                return state, (held, aux)
-
+            body = functools.partial(one_layer, context, fold(key, i), capture)
             if self.remat != "none":
                 body = jax.checkpoint(body, policy=REMAT[self.remat])
             xs = (blocks, None if memory is None else memory[i], jnp.arange(n))
@@ -64,6 +62,13 @@ def layer(aux: list[dict[str, Array]], name: str, i: int) -> Array:
     raise ValueError(f"no layer {i}: the groups left {i - left} of them")
 
 
+def one_layer(context: dict[str, Array], key: Key | None, capture: frozenset[str], state: PyTree, xs: PyTree) -> tuple[PyTree, tuple]:
+    """A step of the scan: xs is (block, its memory, its number)."""
+    block, memory, number = xs
+    state, memory, aux = block(state, context, memory, fold(key, number), capture)
+    return state, (memory, aux)
+
+
 def stacked(block: Callable, n: int, key: Array):
     """n blocks as one, every parameter with a leading axis "layers"; bits equal to n blocks made one by one."""
     make = nnx.transform_metadata(lambda k: block(key=k), in_axes=0, out_axes=0, partition="layers")
@@ -74,6 +79,6 @@ def unrolled(body: Callable, state: PyTree, xs: PyTree, n: int) -> tuple[PyTree,
     """What lax.scan computes, as a Python loop."""
     out = []
     for i in range(n):
-        state, y = body(state, jax.tree.map(lambda x: x[i], xs))
+        state, y = body(state, jax.tree.map(operator.itemgetter(i), xs))
         out.append(y)
     return state, jax.tree.map(lambda *y: jnp.stack(y), *out)

@@ -7,6 +7,9 @@ from typing import Any, Protocol
 
 from ptmjax.types import Array, Batch, Keys, PyTree, Sum, UserError, fold
 
+Nets = Mapping[str, Any]  # name -> network, of which an objective uses encode, decode, head and nll
+Losses = tuple[dict[str, Sum], PyTree, dict[str, Sum]]  # losses, carry, metrics
+
 
 class Objective:
     """Losses as sums with promised denominators.
@@ -22,11 +25,11 @@ class Objective:
         """{loss: denominator}, from the batch alone, over all its rows."""
         raise NotImplementedError
 
-    def losses(self, nets: Mapping[str, Any], batch: Batch, keys: Keys, step: Array, carry: PyTree) -> tuple[dict[str, Sum], PyTree, dict[str, Sum]]:
+    def losses(self, nets: Nets, batch: Batch, keys: Keys, step: Array, carry: PyTree) -> Losses:
         """({loss: Sum}, the carry of the next segment, {metric: Sum}) of the rows at hand."""
         raise NotImplementedError
 
-    def init_carry(self, nets: Mapping[str, Any], rows: int) -> PyTree:
+    def init_carry(self, nets: Nets, rows: int) -> PyTree:
         """Zeros [rows, ...] that the losses hand from batch to batch; none by default."""
         return {}
 
@@ -52,7 +55,7 @@ class Encoding(Objective):
     def weights(self, batch: Batch) -> dict[str, Array]:
         return {name: w for term in self.terms for name, w in term.weights(batch).items()}
 
-    def losses(self, nets: Mapping[str, Any], batch: Batch, keys: Keys, step: Array, carry: PyTree) -> tuple[dict[str, Sum], PyTree, dict[str, Sum]]:
+    def losses(self, nets: Nets, batch: Batch, keys: Keys, step: Array, carry: PyTree) -> Losses:
         net, sums, metrics = nets[self.net], {}, {}
         out = net.encode(batch, fold(keys.dropout, self.net))
         for term in self.terms:

@@ -13,8 +13,7 @@ def start(coordinator: str | None = None, processes: int | None = None, process:
     if any(given) and not all(given):
         raise UserError("several processes need all three of --coordinator=HOST:PORT, --processes=N and --process=I")
     if any(given) and not re.fullmatch(r".+:\d+", coordinator):
-        raise UserError(f"--coordinator={coordinator} is not HOST:PORT: give the address of process 0, "
-                        "for example --coordinator=10.0.0.1:8476")
+        raise UserError(f"--coordinator={coordinator} is not HOST:PORT: give the address of process 0, such as 10.0.0.1:8476")
     if any(given) and not 0 <= process < processes:
         raise UserError(f"--process={process} is not in 0 .. {processes - 1} of --processes={processes}")
     if any(given):

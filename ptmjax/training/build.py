@@ -20,7 +20,7 @@ class Leaf(NamedTuple):
 
 
 class Build:
-    """The networks of a run: factories by name, ties (path or prefix -> the path that owns it) and frozen patterns.
+    """The networks of a run: factories by name, ties (path or prefix -> the path that owns it) and frozen patterns of owners.
 
     A tie or pattern that matches nothing, or ties of other shapes, is a UserError. `compute` is the type in which the
     networks see their parameters; the parameters themselves stay float32.

@@ -167,7 +167,6 @@ def compare(path: epath.Path, stored: ocp.CheckpointMetadata, like: PyTree, part
         key = jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
         if not key and (tuple(have[name].shape) != x.shape or have[name].dtype != x.dtype):
             why = "is it of another model? Choose another --workdir"
-            if name.startswith("carry/"):
-                why = "a stage with carry keeps its batch size"
+            why = "a stage with carry keeps its batch size" if name.startswith("carry/") else why
             raise UserError(f"checkpoint {path}: {name} is {have[name].dtype}{list(have[name].shape)}, "
                             f"the present run has {x.dtype}{list(x.shape)}: {why}")

@@ -6,11 +6,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from ptmjax.models.multi import Build
 
 from ptmjax.models.context import Context
 from ptmjax.models.embedders import Embedder, Positions, Table
 from ptmjax.models.heads import VocabularyHead
-from ptmjax.models.multi import Build
 from ptmjax.models.network import Network
 from ptmjax.nn import masks
 from ptmjax.nn.block import Block

@@ -3,7 +3,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from jax.sharding import NamedSharding, PartitionSpec as P
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from ptmjax.parallel.mesh import make_mesh
 from ptmjax.parallel.sharding import follow, placed, row_shards, rows_sharding

@@ -7,8 +7,8 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
-
 from ptmjax.models.multi import Build
+
 from ptmjax.nn.dropout import dropout
 from ptmjax.nn.param import param
 from ptmjax.objectives.base import Objective, weighted
