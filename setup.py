@@ -47,7 +47,7 @@ setup(
     python_requires=">=3.11",
     packages=find_packages(include=["ptmjax", "ptmjax.*"]) + ["ptmjax.tasks", "ptmjax.gin"],
     package_dir={"ptmjax.tasks": "tasks", "ptmjax.gin": "gin"},
-    package_data={"ptmjax.tasks": ["shipped/*"], "ptmjax.gin": ["*.gin", "*.json"]},
+    package_data={"ptmjax.tasks": ["shipped/*"], "ptmjax.gin": ["*.gin", "*.json", "family/*.gin"]},
     install_requires=REQUIREMENTS,
     extras_require={"test": TEST, "parity": PARITY},
     entry_points={"console_scripts": ["ptmjax = ptmjax.cli.main:main"]},

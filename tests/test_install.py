@@ -14,9 +14,9 @@ ROOT = Path(__file__).parents[1]
 LOOK = """
 import importlib.util, json, ptmjax
 tasks, gin = importlib.util.find_spec("ptmjax.tasks").origin, ptmjax.gin_folder()
-print(json.dumps([ptmjax.__file__, tasks, str(gin), sorted(p.name for p in gin.glob("*.gin"))]))
+print(json.dumps([ptmjax.__file__, tasks, str(gin), sorted(p.name for p in gin.rglob("*.gin"))]))
 """
-GIN = sorted(p.name for p in (ROOT / "gin").glob("*.gin"))
+GIN = sorted(p.name for p in (ROOT / "gin").rglob("*.gin"))
 
 
 def run(*command, **keywords) -> str:

@@ -4,7 +4,6 @@ import random
 import jax
 import numpy as np
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
 
 from ptmjax.data import loader, order
 from ptmjax.parallel.sharding import rows_sharding
@@ -15,31 +14,13 @@ from tests.drivers.processes import KILLED, TRAIN, finish, start
 STEPS = 14
 
 
-@pytest.fixture(scope="module", autouse=True)
-def compiled(tmp_path_factory):
-    """The folder where the processes of this file, this one too, find what another compiled."""
-    folder, names = tmp_path_factory.mktemp("compiled"), ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
-    before = [getattr(jax.config, name) for name in names]
-    for name, value in zip(names, (str(folder), 0)):
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
-    yield folder
-    for name, value in zip(names, before):
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
+def driver(folder, *options, code=0):
+    """A run in a process of its own, which ends with this code: what it printed."""
+    return finish(start([*TRAIN, folder, "--total", STEPS, *options]), code)
 
 
 @pytest.fixture(scope="module")
-def driver(compiled):
-    """(folder, options, exit code) -> what the process printed."""
-    def drive(folder, *options, code=0):
-        return finish(start([*TRAIN, folder, "--total", STEPS, *options], compiled), code)
-
-    return drive
-
-
-@pytest.fixture(scope="module")
-def undisturbed(driver, tmp_path_factory):
+def undisturbed(tmp_path_factory):
     """system -> the folder of a run that nothing disturbed; each runs once."""
     folders = {}
 
@@ -69,7 +50,7 @@ def steps_in(folder):
 
 
 @pytest.mark.parametrize("system", ["lstm", pytest.param("bert", marks=pytest.mark.slow)])
-def test_kills_at_named_points(driver, undisturbed, tmp_path, system):
+def test_kills_at_named_points(undisturbed, tmp_path, system):
     """One run with carry and dropout, killed five times on its way, saved at 3, 6, 9, 12 and 14."""
     drive = lambda *kill, code=KILLED: driver(tmp_path, "--system", system, *(["--kill", *kill] if kill else []), code=code)
     drive("step", 5)
@@ -87,7 +68,7 @@ def test_kills_at_named_points(driver, undisturbed, tmp_path, system):
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_kills_at_random_moments(driver, undisturbed, tmp_path, seed):
+def test_kills_at_random_moments(undisturbed, tmp_path, seed):
     timing = read_lines(undisturbed("lstm") / "timing.jsonl")
     whole = sum(line["seconds"] for line in timing[1:])  # without compiling the step
     draw = random.Random(seed)
@@ -97,7 +78,7 @@ def test_kills_at_random_moments(driver, undisturbed, tmp_path, seed):
     same(tmp_path, undisturbed("lstm"))
 
 
-def test_a_damaged_newest_step_costs_its_steps_alone(driver, undisturbed, tmp_path):
+def test_a_damaged_newest_step_costs_its_steps_alone(undisturbed, tmp_path):
     driver(tmp_path, "--system", "lstm", "--kill", "after_rename", 12, code=KILLED)
     manifest = tmp_path / "checkpoints" / "12" / "state" / "manifest.ocdbt"
     manifest.write_bytes(b"")
@@ -107,7 +88,7 @@ def test_a_damaged_newest_step_costs_its_steps_alone(driver, undisturbed, tmp_pa
     assert steps_in(tmp_path) == ["12", "14", "broken-12-1"]
 
 
-def test_a_run_with_no_whole_step_begins_again(driver, undisturbed, tmp_path):
+def test_a_run_with_no_whole_step_begins_again(undisturbed, tmp_path):
     driver(tmp_path, "--system", "lstm", "--kill", "step", 5, code=KILLED)
     for path in (tmp_path / "checkpoints" / "3").rglob("*"):
         if path.is_file():

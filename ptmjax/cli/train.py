@@ -51,7 +51,8 @@ def run(args: argparse.Namespace) -> int:
             loop.rehearse(loop.plan_of(stage, mesh, experiment.seed), d.source.spec)
     config.check_used()
     claim(args.workdir)
-    records = ", ".join(f"{len(d.training):,} training records of {d.task.name}" for d in data)
+    # Both splits here, on all processes: they wait for each other, and the conclusion is process 0's alone.
+    records = ", ".join(f"{len(d.training):,} training and {len(d.validation):,} validation records of {d.task.name}" for d in data)
     console.print(f"{stages[-1].build.count():,} parameters, {records}, mesh {dict(mesh.shape)}", highlight=False)
     train(args, experiment, mesh, stages, console)
     if jax.process_index() == 0:

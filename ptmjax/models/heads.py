@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from ptmjax.nn.linear import Linear
+from ptmjax.nn.linear import Linear, product
 from ptmjax.nn.mlp import activation
 from ptmjax.nn.norm import Norm
 from ptmjax.nn.param import Init, padded, param
@@ -48,7 +48,7 @@ class VocabularyHead(nnx.Module):
         if candidates is not None:
             rows = constrain(self.table[...], "vocab", None)[candidates]
             return jnp.einsum("...d,...cd->...c", h, rows) + self.bias[...][candidates]
-        scores = jnp.dot(h, self.table[...].T, preferred_element_type=jnp.float32) + self.bias[...]
+        scores = product(h, self.table[...].T, jnp.float32) + self.bias[...]
         scores = jnp.where(jnp.arange(len(self.bias[...])) < self.size, scores, NEVER)
         return constrain(scores, "batch", *[None] * (h.ndim - 2), "vocab")
 

@@ -1,5 +1,6 @@
 """Starting the drivers beside this file, and ptmjax itself, as processes of their own."""
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -12,12 +13,12 @@ TRAIN = [str(Path(__file__).parent / "train.py")]
 KILLED = -signal.SIGKILL
 
 
-def start(command: Sequence[str], cache: Path | None, devices: int = 1, flags: str = "") -> subprocess.Popen:
-    """python COMMAND on so many virtual devices; compiled programs are kept in `cache` and found there by the next process."""
-    env = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices} {flags}", "TF_CPP_MIN_LOG_LEVEL": "2"}
-    if cache is not None:
-        env |= {"JAX_COMPILATION_CACHE_DIR": str(cache), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
-    return subprocess.Popen([sys.executable, *map(str, command)], cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+def start(command: Sequence[str], devices: int = 1) -> subprocess.Popen:
+    """python COMMAND on so many virtual devices, otherwise in the environment of the tests (conftest.py)."""
+    flags = re.sub(r"(?<=device_count=)\d+", str(devices), os.environ["XLA_FLAGS"])
+    env = os.environ | {"XLA_FLAGS": flags, "TF_CPP_MIN_LOG_LEVEL": "2"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return subprocess.Popen([sys.executable, *map(str, command)], cwd=ROOT, env=env, **pipes)
 
 
 def finish(process: subprocess.Popen, code: int = 0, seconds: float = 300) -> str:
@@ -31,9 +32,9 @@ def finish(process: subprocess.Popen, code: int = 0, seconds: float = 300) -> st
     return said
 
 
-def together(commands: Sequence[Sequence[str]], devices: int, flags: str = "", code: int = 0) -> list[str]:
+def together(commands: Sequence[Sequence[str]], devices: int, code: int = 0) -> list[str]:
     """Processes that join each other: what each printed."""
-    started = [start(command, None, devices, flags) for command in commands]
+    started = [start(command, devices) for command in commands]
     try:
         return [finish(process, code) for process in started]
     finally:

@@ -85,7 +85,8 @@ class NextToken(Objective):
 
 def bert(frozen: Sequence[str] = (), width: int = D) -> tuple[Build, Objective]:
     embedder = partial(Embedder, {"tokens": partial(Table, "tokens", SIZE, width), "positions": partial(Positions, LONGEST, width)}, width)
-    net = partial(Network, embedder, Context, partial(Stack, [(partial(Block, width, 8, 32), 2)]), {"mlm": partial(VocabularyHead, SIZE, width)})
+    stack = partial(Stack, [(partial(Block, width, 8, 32), 2)])
+    net = partial(Network, embedder, Context, stack, {"mlm": partial(VocabularyHead, SIZE, width)})
     return Build({"model": net}, {"model/heads/mlm/table": "model/embedder/parts/tokens/table"}, frozen), Encoding([Mlm(8)])
 
 

@@ -15,13 +15,17 @@ from ptmjax.parallel.mesh import make_mesh
 from ptmjax.training.checkpoint import FORMAT, Checkpoints, leaves
 from ptmjax.types import UserError
 
+EVERYWHERE = P()
 
-def state_of(step: int, mesh=None, spec=P()):
+
+def state_of(step: int, mesh=None, spec=EVERYWHERE):
     """A tree with what a run's state holds: parameters, a scalar, a key, a carry; all of it depends on the step."""
     rng = np.random.default_rng(step)
-    put = lambda x, s=P(): jax.device_put(x, None if mesh is None else NamedSharding(mesh, s))
-    return {"step": put(jnp.int32(step)), "params": {"w": put(rng.normal(size=(16, 8)).astype(np.float32), spec), "large": put(rng.normal(size=(128, 64)).astype(np.float32)), "b/c": put(np.ones(8, np.float32))},
-            "rng": put(jax.random.key(step)), "opt": ({}, (put(jnp.int32(step)),)), "carry": {"h": put(rng.normal(size=(8, 4)).astype(np.float32))}}
+    put = lambda x, s=EVERYWHERE: jax.device_put(x, None if mesh is None else NamedSharding(mesh, s))
+    normal = lambda *shape: rng.normal(size=shape).astype(np.float32)
+    params = {"w": put(normal(16, 8), spec), "large": put(normal(128, 64)), "b/c": put(np.ones(8, np.float32))}
+    return {"step": put(jnp.int32(step)), "params": params, "rng": put(jax.random.key(step)), "opt": ({}, (put(jnp.int32(step)),)),
+            "carry": {"h": put(normal(8, 4))}}
 
 
 def like(tree):

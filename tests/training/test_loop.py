@@ -41,7 +41,8 @@ def rows_left(folder, last):
 def lstm_stages(first=4, second=3, rows=8, frozen=("model/embedder/*",)):
     """Lengths 16, then 32 with frozen tables: another data order, carry and optimizer."""
     total = first + second
-    return [tiny.stage(tiny.lstm, first, length=16, total=total), tiny.stage(tiny.lstm, second, length=32, rows=rows, frozen=frozen, total=total)]
+    return [tiny.stage(tiny.lstm, first, length=16, total=total),
+            tiny.stage(tiny.lstm, second, length=32, rows=rows, frozen=frozen, total=total)]
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +105,7 @@ def test_another_batch_size_under_a_carry_is_refused(two_stages, tmp_path):
 
 
 def test_stages_with_other_parameters_are_refused():
-    first, second = tiny.stage(tiny.lstm, 1), tiny.stage(tiny.bert, 1)
+    first, second = tiny.stage(tiny.lstm, 3), tiny.stage(tiny.bert, 3)
     with pytest.raises(UserError, match="other parameters than the one before it"):
         loop.adopt(plan_of(second, tiny.mesh_of(*ONE), 3), plan_of(first, tiny.mesh_of(*ONE), 3).create())
 
@@ -128,9 +129,11 @@ def test_lines_watchers_and_one_compilation(tmp_path, monkeypatch):
     make = loop.make_step
     monkeypatch.setattr(loop, "make_step", lambda plan: made.append(make(plan)) or made[-1])
     stage = tiny.stage(tiny.lstm, 4, total=6)
-    poisoned = lambda sharding, rows, begin: (
-        batch | {"weights": batch["weights"] * (jnp.nan if i == 2 else 1)} for i, batch in enumerate(stage.batches(sharding, rows, begin), begin + 1))
     begun, watcher = [], Watcher()
+
+    def poisoned(sharding, rows, begin):
+        for step, batch in enumerate(stage.batches(sharding, rows, begin), begin + 1):
+            yield batch | {"weights": batch["weights"] * (jnp.nan if step == 2 else 1)}
 
     def watch(done):
         begun.append(done)
@@ -155,7 +158,7 @@ def test_lines_watchers_and_one_compilation(tmp_path, monkeypatch):
 
 
 def test_an_evaluation_does_not_depend_on_the_batch_size():
-    stage = tiny.stage(tiny.lstm, 1)
+    stage = tiny.stage(tiny.lstm, 3)
     params = plan_of(stage, tiny.mesh_of(*ONE), 3).create().params
 
     def found(rows):
