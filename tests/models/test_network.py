@@ -6,7 +6,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from ptmjax.models.multi import Build
 
 from ptmjax.models.context import Context
 from ptmjax.models.embedders import Embedder, Positions, Table
@@ -16,6 +15,7 @@ from ptmjax.nn import masks
 from ptmjax.nn.block import Block
 from ptmjax.nn.linear import Linear
 from ptmjax.nn.stack import Stack
+from ptmjax.training.build import Build
 from ptmjax.types import Key, Keys, slots
 from tests.models.bert import VOCAB, batch, bert, off, pretraining, wild
 

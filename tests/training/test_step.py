@@ -7,12 +7,12 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
-from ptmjax.models.multi import Build
 
 from ptmjax.nn.dropout import dropout
 from ptmjax.nn.param import param
 from ptmjax.objectives.base import Objective, weighted
 from ptmjax.parallel.mesh import make_mesh
+from ptmjax.training.build import Build
 from ptmjax.training.optimizer import AdamW
 from ptmjax.training.state import Plan
 from ptmjax.training.step import cut, join, make_eval, make_step

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from ptmjax.models.multi import Build, matching
 
 from ptmjax.nn.linear import Linear
+from ptmjax.training.build import Build, matching
 from ptmjax.types import UserError
 from tests.models.bert import TIES, VOCAB, bert, network
 
