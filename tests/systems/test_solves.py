@@ -4,6 +4,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from ptmjax.nn import masks
 from tests.systems import bert, cbow, distil, electra, lstm, t5, xlnet
@@ -13,26 +14,33 @@ CHANCE = 1 / WORDS
 AT_MASK = {"other": 0.0, "shown": 1.0}  # the second list says the first again; every scored word is shown as MASK
 
 
-def means(*args, **kwargs):
-    return {name: float(s.mean()) for name, s in evaluated(*args, **kwargs).items()}
+@pytest.fixture
+def means(number):
+    """As evaluated(), means in place of sums, and told to `number`."""
+    def measure(*args, **kwargs) -> dict[str, float]:
+        found = {name: float(s.mean()) for name, s in evaluated(*args, **kwargs).items()}
+        number("unseen records", found)
+        return found
+
+    return measure
 
 
 @functools.cache
 def solved_bert():
-    return run(bert.system(), steps=700, peak=3e-3)[1].params
+    return run(bert.system(), steps=900, peak=3e-3)[1].params
 
 
-def test_bert_recalls_and_knows_the_next_sentence():
+def test_bert_recalls_and_knows_the_next_sentence(means):
     assert means(bert.system(**AT_MASK), solved_bert())["accuracy"] > 0.95
     assert means(bert.system(), solved_bert())["nsp_accuracy"] > 0.9
 
 
-def test_bert_is_at_chance_with_attention_cut_to_the_own_position():
-    _, state = run(bert.system(masks.own), steps=700, peak=3e-3)
+def test_bert_is_at_chance_with_attention_cut_to_the_own_position(means):
+    _, state = run(bert.system(masks.own), steps=900, peak=3e-3)
     assert means(bert.system(masks.own, **AT_MASK), state.params)["accuracy"] < 2 * CHANCE
 
 
-def test_lstm_recalls_across_segments_and_is_at_chance_when_carry_is_zeroed():
+def test_lstm_recalls_across_segments_and_is_at_chance_when_carry_is_zeroed(means):
     _, state = run(lstm.system(), steps=500, peak=1e-2)
     assert means(lstm.system(recall=True), state.params, steps=16)["accuracy"] > 0.95
     assert means(lstm.system(recall=True), state.params, steps=16, cut=True)["accuracy"] < 2 / lstm.VOCABULARY
@@ -46,7 +54,7 @@ def test_cbow_finds_planted_neighbours():
     assert (likeness.argmax(1) == (np.arange(WORDS) ^ 1)).mean() > 0.95
 
 
-def test_xlnet_recalls_from_memory_and_is_at_chance_without():
+def test_xlnet_recalls_from_memory_and_is_at_chance_without(means):
     _, state = run(xlnet.system(), steps=700, peak=5e-3)
     assert means(xlnet.system(recall=True), state.params)["accuracy"] > 0.95
     assert means(xlnet.system(recall=True), state.params, cut=True)["accuracy"] < 2 * CHANCE
@@ -64,7 +72,7 @@ def test_the_query_stream_never_sees_its_own_word_nor_a_later_one_of_the_order()
     assert (moved[~visible] == 0).all() and (moved[visible] > 0).all() and visible.sum() == N * (N - 1) // 2
 
 
-def test_distil_teaches_recall_without_targets_and_leaves_the_teacher_alone():
+def test_distil_teaches_recall_without_targets_and_leaves_the_teacher_alone(means):
     teacher = {name.replace("model", "teacher", 1): v for name, v in solved_bert().items() if "/nsp/" not in name}
     system = distil.system(**AT_MASK)
     blank = lambda batch: {**batch, "targets": jnp.zeros_like(batch["targets"])}
@@ -77,13 +85,13 @@ def test_distil_teaches_recall_without_targets_and_leaves_the_teacher_alone():
     assert found["scores"] < 0.4 * lines[0]["scores"], (found, lines[0])
 
 
-def test_t5_recalls_spans_and_is_at_chance_with_the_first_list_out_of_sight():
-    _, state = run(t5.system(), steps=700, peak=5e-3)
+def test_t5_recalls_spans_and_is_at_chance_with_the_first_list_out_of_sight(means):
+    _, state = run(t5.system(), steps=600, peak=5e-3)
     assert means(t5.system(recall=True), state.params)["accuracy"] > 0.95
-    assert means(t5.system(recall=True, apart=True), state.params)["accuracy"] < 3 * CHANCE
+    assert means(t5.system(recall=True, apart=True), state.params)["accuracy"] < 2 * CHANCE
 
 
-def test_electra_finds_what_a_frozen_generator_replaced():
+def test_electra_finds_what_a_frozen_generator_replaced(means):
     system = electra.system(frozen=["generator/*"], other=0.0)
     _, state = run(system, steps=700, peak=3e-3)
     found = means(system, state.params)
