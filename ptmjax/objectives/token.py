@@ -12,23 +12,25 @@ class Mlm:
     """Masked language model (Devlin et al. 2019, section 3.1): cross entropy of `targets` where weights > 0, in K slots a row.
 
     A row with more scored positions than slots loses the rest: metric `overflow`, the share lost, is 0 in shipped runs.
+    A second term of the kind (TLM, entities) takes another name, which its metrics then begin with.
     """
 
-    def __init__(self, slots: int, head: str = "mlm"):
+    def __init__(self, slots: int, head: str = "mlm", name: str = "mlm"):
         at_least(1, slots=slots)
-        self.slots, self.head = slots, head
+        self.slots, self.head, self.name = slots, head, name
 
     def pick(self, batch: Batch) -> Slots:
         return slots(batch["weights"], self.slots)
 
     def weights(self, batch: Batch) -> dict[str, Array]:
-        return {"mlm": self.pick(batch).weight.sum()}
+        return {self.name: self.pick(batch).weight.sum()}
 
     def losses(self, net: Any, out: Any, batch: Batch, keys: Keys) -> tuple[dict[str, Sum], dict[str, Sum]]:
         at = self.pick(batch)
         loss, hit = net.nll(self.head, out.state, at.take(batch["targets"]), at)
         overflow = Sum(at.overflow.astype(loss.dtype), (batch["weights"] > 0).sum().astype(loss.dtype))
-        return {"mlm": weighted(loss, at.weight)}, {"accuracy": weighted(hit, at.weight), "overflow": overflow}
+        prefix = "" if self.name == "mlm" else f"{self.name}_"
+        return {self.name: weighted(loss, at.weight)}, {f"{prefix}accuracy": weighted(hit, at.weight), f"{prefix}overflow": overflow}
 
 
 class Sentence:

@@ -1,7 +1,8 @@
 """Checkpoints through Orbax: written in the background, taken up on any mesh, and a broken one never stops a run."""
 import contextlib
+import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import jax
 import numpy as np
@@ -22,7 +23,7 @@ class Checkpoints:
     """
 
     def __init__(self, folder: epath.PathLike, keep: int = 2, say: Callable[[str], None] = print):
-        self.folder, self.keep, self.say = epath.Path(folder).absolute(), keep, say
+        self.folder, self.keep, self.say = local_or_remote(folder), keep, say
         self.manager: ocp.training.Checkpointer | None = None
         self.saving: tuple[int, ocp.AsyncResponse] | None = None
         logging.getLogger("absl").setLevel(logging.CRITICAL)  # Orbax tells every step of a save,
@@ -35,63 +36,60 @@ class Checkpoints:
         return sorted(int(p.name) for p in self.folder.iterdir() if p.name.isdigit())
 
     def restore(self, like: Callable[[int], PyTree]) -> PyTree | None:
-        """The newest step that can be read, placed as the ShapeDtypeStructs of like(step) say; None where there is none.
+        """The newest step that can be read, placed as the ShapeDtypeStructs of like(step) say; None where there is no step.
 
-        A step that cannot be read is named and set aside under another name; a step of another model is a UserError.
+        A damaged step is named, and set aside under another name once an older one was read; where none can be read nothing
+        is moved and it is a UserError, as is a step of another model.
         """
         for path in sorted(self.folder.glob("*tmp*")) if self.folder.exists() else []:
             self.say(f"checkpoint {path} is half-written (the run was killed in a save) and is passed over")
-        there = self.steps()
+        there, damaged = self.steps(), {}
         for step in reversed(there):
-            state = self.attempt(step, like(step))
+            read = lambda path, wanted=like(step): whole(path, wanted)
+            state, damaged[step] = self.attempt(step, read)
             if state is not None:
+                del damaged[step]
+                self.set_aside(damaged)
                 return state
         if there:
-            self.say(f"no checkpoint in {self.folder} can be read: the run begins at step 0")
+            raise UserError(f"no checkpoint in {self.folder} can be read ({next(iter(damaged.values()))}): move that folder away to begin at step 0")
         return None
 
     def params(self, like: PyTree) -> tuple[int, PyTree] | None:
         """(step, parameters) of the newest step that can be read; the folder is left as it is."""
         for step in reversed(self.steps()):
-            path, context = self.folder / str(step), ocp.Context()
-            context.pytree.loading.partial_load = True
-            try:
-                stored = ocp.metadata(path)
-                compare(path, stored, {"params": like}, part="params/")
-                with context:
-                    return step, ocp.load(path, {"params": like})["params"]
-            except UserError:
-                raise
-            except Exception as e:
-                self.say(f"checkpoint {path} cannot be read and is passed over: {reason_of(e)}")
+            found, fault = self.attempt(step, lambda path: part(path, like))
+            if found is not None:
+                return step, found
+            self.say(f"checkpoint {self.folder / str(step)} cannot be read and is passed over: {fault}")
         return None
 
-    def attempt(self, step: int, like: PyTree) -> PyTree | None:
-        fault, state, path = None, None, self.folder / str(step)
+    def attempt(self, step: int, read: Callable[[epath.Path], PyTree]) -> tuple[PyTree | None, str]:
+        """(what was read, "") or, where the step is damaged for any process, (None, why). What may pass by itself (no access,
+        no memory, a network) is raised: it must not cost a step."""
+        state, fault = None, None
         try:
-            stored = ocp.metadata(path)
-            compare(path, stored, like)
-            # Orbax gives a key on one device another spelling of its sharding, for which the step would compile twice
-            state = jax.tree.map(lambda x, wanted: jax.device_put(x, wanted.sharding), ocp.load(path, like), like)
-        except UserError:
+            state = read(self.folder / str(step))
+        except (UserError, MemoryError, jax.errors.JaxRuntimeError):
             raise
-        except Exception as e:  # whatever a damaged file makes of Orbax: the step is unreadable, for all processes
+        except Exception as e:  # whatever a damaged file makes of Orbax
+            if isinstance(cause_of(e), OSError) and not isinstance(cause_of(e), FileNotFoundError):
+                raise UserError(f"checkpoint {self.folder / str(step)} cannot be opened ({reason_of(e)}): mend that and start again") from e
             fault = e
-        if not everywhere(fault is None):
-            self.set_aside(step, fault)
-            return None
-        return state
+        if everywhere(fault is None):
+            return state, ""
+        return None, "another process could not read it" if fault is None else reason_of(fault)
 
-    def set_aside(self, step: int, fault: Exception | None) -> None:
-        number = 1
-        while (aside := self.folder / f"broken-{step}-{number}").exists():
-            number += 1
-        if jax.process_index() == 0:
-            (self.folder / str(step)).rename(aside)
-        reason = "another process could not read it" if fault is None else reason_of(fault)
-        self.say(f"checkpoint {self.folder / str(step)} cannot be read and was moved to {aside.name}: {reason}")
-        if jax.process_count() > 1:
-            multihost_utils.sync_global_devices(f"set aside {aside}")
+    def set_aside(self, damaged: Mapping[int, str]) -> None:
+        for step, why in damaged.items():
+            aside = ""
+            if jax.process_index() == 0:
+                taken = {p.name for p in self.folder.iterdir()}
+                aside = next(name for n in itertools.count(1) if (name := f"broken-{step}-{n}") not in taken)
+                (self.folder / str(step)).rename(self.folder / aside)
+            self.say(f"checkpoint {self.folder / str(step)} cannot be read and was moved to {aside}: {why}")
+        if damaged and jax.process_count() > 1:
+            multihost_utils.sync_global_devices("damaged checkpoints set aside")
 
     def save(self, step: int, state: PyTree) -> None:
         """Starts to write `state` as `step`; waits for the save before it. A full or read-only disk is a UserError."""
@@ -128,15 +126,42 @@ class Checkpoints:
             self.manager.close()
 
 
+def local_or_remote(folder: epath.PathLike) -> epath.Path:
+    """The absolute path of a local folder; a remote one (gs://...) is absolute already."""
+    path = epath.Path(folder)
+    return path if "://" in str(folder) else path.absolute()
+
+
 def everywhere(ok: bool) -> bool:
     """Whether ok is true on all processes."""
     return ok if jax.process_count() == 1 else bool(multihost_utils.process_allgather(np.array([ok])).all())
 
 
-def reason_of(fault: Exception) -> str:
-    """One line from the innermost cause: Orbax wraps the truth in pages of text."""
+def whole(path: epath.Path, like: PyTree) -> PyTree:
+    compare(path, ocp.metadata(path), like)
+    # Orbax gives a key on one device another spelling of its sharding, for which the step would compile twice
+    return jax.tree.map(lambda x, wanted: jax.device_put(x, wanted.sharding), ocp.load(path, like), like)
+
+
+def part(path: epath.Path, like: PyTree) -> PyTree:
+    """The parameters alone."""
+    compare(path, ocp.metadata(path), {"params": like}, part="params/")
+    context = ocp.Context()
+    context.pytree.loading.partial_load = True
+    with context:
+        return ocp.load(path, {"params": like})["params"]
+
+
+def cause_of(fault: BaseException) -> BaseException:
+    """The innermost cause: Orbax wraps the truth in pages of text."""
     while fault.__cause__ is not None:
         fault = fault.__cause__
+    return fault
+
+
+def reason_of(fault: Exception) -> str:
+    """The innermost cause in one line."""
+    fault = cause_of(fault)
     return " ".join(f"{type(fault).__name__}: {fault}".split())[:200]
 
 

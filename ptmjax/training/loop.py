@@ -7,6 +7,7 @@ on from stage to stage, the carry begins anew, and so does the optimizer where a
 import contextlib
 import dataclasses
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,14 +27,17 @@ from ptmjax.training.checkpoint import Checkpoints
 from ptmjax.training.metrics import Lines, Totals, number
 from ptmjax.training.state import Plan, TrainState
 from ptmjax.training.step import make_eval, make_step
-from ptmjax.types import Array, Batch, UserError
+from ptmjax.types import Array, Batch, UserError, at_least
 
 Batches = Callable[[NamedSharding, int, int], Iterator[Batch]]  # (sharding, rows, first batch): endless
+Spec = Mapping[str, tuple[tuple[int, ...], np.dtype]]  # key -> shape of a row, type
 Heldout = Callable[[NamedSharding, int], Iterator[Batch]]  # (sharding, rows): every record once
 
 
 class Optimizer(Protocol):
     def transform(self, names: Iterable[str]) -> optax.GradientTransformation: ...
+
+    def rate(self, step: int) -> float: ...
 
 
 class Watcher(Protocol):
@@ -66,6 +70,9 @@ class Every:
     log: int = 10
     evaluate: int = 500
     save: int = 500
+
+    def __post_init__(self):
+        at_least(0, log=self.log, evaluate=self.evaluate, save=self.save)
 
 
 class Run(NamedTuple):
@@ -112,13 +119,14 @@ def plan_of(stage: Stage, mesh: Mesh, seed: int) -> Plan:
     return Plan(stage.build, stage.objective, stage.optimizer.transform(trainable), mesh, stage.rows, seed, stage.micro)
 
 
-def rehearse(plan: Plan, spec: Mapping[str, tuple[tuple[int, ...], np.dtype]]) -> None:
-    """Traces a step over a batch of keys with these shapes (of a row) and types: parts that do not fit together are found
-    before anything is computed or written."""
-    rows = rows_sharding(plan.mesh)
-    batch = {key: jax.ShapeDtypeStruct((plan.rows, *shape), kind, sharding=rows) for key, (shape, kind) in spec.items()}
+def rehearse(plan: Plan, train: Spec, heldout: Spec) -> None:
+    """Traces a step and an evaluation over batches of these keys: parts that do not fit together are found before anything
+    is computed or written."""
+    rows, state = rows_sharding(plan.mesh), plan.abstract()
+    batch = lambda spec: {key: jax.ShapeDtypeStruct((plan.rows, *shape), kind, sharding=rows) for key, (shape, kind) in spec.items()}
     with jax.set_mesh(plan.mesh):
-        make_step(plan).eval_shape(plan.abstract(), batch)
+        make_step(plan).eval_shape(state, batch(train))
+        make_eval(plan.build, plan.objective, plan.seed).eval_shape(state.params, batch(heldout), state.carry, state.step)
 
 
 def adopt(plan: Plan, state: TrainState) -> TrainState:
@@ -133,16 +141,17 @@ def adopt(plan: Plan, state: TrainState) -> TrainState:
 def run_stage(run: Run, stage: Stage, plan: Plan, state: TrainState, begin: int, end: int) -> TrainState:
     """Steps begin + 1 .. end, from where the state stands. At a step: log, evaluate, save, in this order, so that a
     restored step has all its lines."""
-    step_fn, eval_fn = make_step(plan), make_eval(plan.build, plan.objective)
+    step_fn, eval_fn = make_step(plan), make_eval(plan.build, plan.objective, plan.seed)
     batches = stage.batches(rows_sharding(run.mesh), stage.rows, int(state.step) - begin)
     since, tokens = time.perf_counter(), 0
     with jax.set_mesh(run.mesh):
         for step in range(int(state.step) + 1, end + 1):
             batch = next(batches)
             state, metrics = step_fn(state, batch)
-            tokens += batch["tokens"].size
+            tokens += sum(x.size for name, x in batch.items() if name in ("tokens", "decoder_tokens"))
             if due(step, end, run.every.log):
-                line = {"step": step} | {name: number(x) for name, x in sorted(metrics.items())}
+                numbers = {"rate": stage.optimizer.rate(step - 1)} | metrics
+                line = {"step": step} | {name: number(x) for name, x in sorted(numbers.items())}
                 log(run, line, time.perf_counter() - since, tokens)
                 since, tokens = time.perf_counter(), 0
             if due(step, end, run.every.evaluate):
@@ -175,13 +184,14 @@ def report(run: Run, line: dict) -> None:
 
 def evaluate(plan: Plan, eval_fn: Callable, params: dict[str, Array], step: int, batches: Iterator[Batch]) -> dict[str, float]:
     """Losses and metrics over all records of `batches`, each counted once, and how many there were."""
-    totals, records = Totals(), 0
+    losses, metrics, records = Totals(), Totals(), 0
     start = lambda params: plan.objective.init_carry(plan.build.nets(params), plan.rows)
     carry = jax.jit(start, out_shardings=rows_sharding(plan.mesh))(params)
     for batch in batches:
-        sums, carry = eval_fn(params, batch, carry, jnp.int32(step))
-        totals.add(sums)
+        sums, others, carry = eval_fn(params, batch, carry, jnp.int32(step))
+        losses.add(sums)
+        metrics.add(others)
         records += int((batch["index"] >= 0).sum())
-    means = totals.means()
-    loss = plan.objective.total({name: means[name] for name in jax.eval_shape(plan.objective.weights, batch)})
-    return {"loss": float(loss)} | means | {"records": records}
+    means = losses.means()
+    found = {"loss": float(plan.objective.total(means))} | means | metrics.means()
+    return {name: x if math.isfinite(x) else None for name, x in found.items()} | {"records": records}

@@ -3,6 +3,7 @@ import fnmatch
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import optax
 
@@ -19,6 +20,15 @@ def linear(peak: float, warmup: float, steps: int) -> Schedule:
         raise UserError(f"a warm-up of {warmup} steps does not fit into {steps} steps")
     return optax.schedules.join_schedules(
         [optax.schedules.linear_schedule(0.0, peak, max(1, warmup)), optax.schedules.linear_schedule(peak, 0.0, steps - warmup)], [warmup])
+
+
+def scale_by_rate(schedule: Schedule) -> optax.GradientTransformationExtraArgs:
+    """Updates times -schedule(step), of the step that make_step passes: no count of its own, which a new stage would begin
+    anew and a skipped step leave behind."""
+    def update(updates, state, params=None, *, step, **_):
+        return jax.tree.map(lambda u: -schedule(step) * u, updates), state
+
+    return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)
 
 
 class Group(NamedTuple):
@@ -63,9 +73,9 @@ class AdamW:
             optax.identity() if self.clip is None else optax.clip_by_global_norm(self.clip),
             optax.scale_by_adam(self.b1, self.b2, self.eps),
             optax.stateless(finish),
-            optax.scale_by_learning_rate(self.schedule),
+            scale_by_rate(self.schedule),
         )
 
     def rate(self, step: int) -> float:
-        """The learning rate of the step after `step` steps."""
+        """The learning rate of the step that follows `step` steps."""
         return float(self.schedule(jnp.int32(step)))

@@ -19,9 +19,9 @@ def make_step(plan: Plan) -> Callable[[TrainState, Batch], tuple[TrainState, dic
 
     It differentiates sum_k c_k S_k / W_k with the denominators W_k promised by weights() over the whole batch, so M
     micro-batches give the gradient of one. Metrics gap/k = |W_k - realised| are 0 or an objective is wrong. A step whose
-    gradient is not finite changes neither parameters, optimizer nor carry, and is counted.
+    gradient is not finite changes neither parameters, optimizer nor carry; metric skipped counts them since step 0.
     """
-    objective, tx = plan.objective, plan.tx
+    objective, tx = plan.objective, optax.with_extra_args_support(plan.tx)
     if plan.micro > 1 and objective.coupled:
         raise UserError(f"{type(objective).__name__} couples the rows of a batch: micro-batches must be 1, not {plan.micro}")
 
@@ -35,12 +35,13 @@ def make_step(plan: Plan) -> Callable[[TrainState, Batch], tuple[TrainState, dic
         norm = optax.tree.norm(grads)
         finite = jnp.isfinite(norm)
         keep = lambda new, old: jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)
-        updates, opt_state = tx.update(grads, state.opt_state, train)
+        updates, opt_state = tx.update(grads, state.opt_state, train, step=state.step)
         means = {name: s.mean() for name, s in sums.items()}
-        report = {"loss": objective.total(means), "grad_norm": norm, "skipped": ~finite}
+        skipped = state.loop["skipped"] + ~finite
+        report = {"loss": objective.total(means), "grad_norm": norm, "skipped": skipped}
         report |= {f"gap/{name}": jnp.abs(sums[name].weight - w) for name, w in promised.items()}
         state = TrainState(state.step + 1, keep(optax.apply_updates(train, updates), train) | frozen, keep(opt_state, state.opt_state),
-                           state.rng, keep(join(carry), state.carry), {"skipped": state.loop["skipped"] + ~finite})
+                           state.rng, keep(join(carry), state.carry), {"skipped": skipped})
         return state, report | means | {name: s.mean() for name, s in metrics.items()}
 
     return jax.jit(step, donate_argnums=0, out_shardings=(jax.tree.map(lambda x: x.sharding, plan.abstract()), None))
@@ -56,10 +57,20 @@ def micro_loss(plan: Plan, state: TrainState, frozen: dict[str, Array], promised
         sums, carry, metrics = plan.objective.losses(plan.build.nets(train | frozen), batch, keys, state.step, carry)
         if set(sums) != set(promised) and (plan.micro > 1 or not plan.objective.coupled):
             raise ValueError(f"{type(plan.objective).__name__}: weights() names {sorted(promised)}, losses() names {sorted(sums)}")
+        check_names(plan.objective, sums, metrics)
         means = {name: Sum(s.value, jax.lax.stop_gradient(promised.get(name, s.weight))).mean() for name, s in sums.items()}
         return plan.objective.total(means), (sums, metrics, carry)
 
     return loss
+
+
+def check_names(objective: Objective, sums: dict[str, Sum], metrics: dict[str, Sum]) -> None:
+    """A name for a loss or a metric, not both; coefficients of losses that there are."""
+    kind = type(objective).__name__
+    if twice := sums.keys() & metrics.keys() | (sums.keys() | metrics.keys()) & {"loss", "grad_norm", "skipped"}:
+        raise ValueError(f"{kind}: {sorted(twice)} name two numbers of a step")
+    if none := objective.coefficients.keys() - sums.keys():
+        raise UserError(f"{kind}.coefficients has {sorted(none)}, its losses are {sorted(sums)}")
 
 
 def accumulate(loss: Callable, train: dict[str, Array], xs: PyTree) -> tuple[tuple, PyTree]:
@@ -92,14 +103,15 @@ def join(tree: PyTree) -> PyTree:
 
 
 def make_eval(build: Build, objective: Objective, seed: int = 0) -> Callable:
-    """(params, batch, carry, step) -> ({name: Sum} of losses and metrics, carry): the same losses() without dropout.
+    """(params, batch, carry, step) -> ({loss: Sum}, {metric: Sum}, carry): the same losses() without dropout.
 
-    What is sampled is keyed by record id, so the result depends neither on batch size nor on hosts.
+    What is sampled is keyed by record id and seed, so the result depends neither on batch size nor on hosts.
     """
     def evaluate(params, batch, carry, step):
         check(batch, ("index", "start"))
         keys = Keys(None, Key(key_of(seed, "evaluation"), batch["index"]))
         sums, carry, metrics = objective.losses(build.nets(params), batch, keys, step, fresh(carry, batch["start"]))
-        return sums | metrics, carry
+        check_names(objective, sums, metrics)
+        return sums, metrics, carry
 
     return jax.jit(evaluate)
