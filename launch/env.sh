@@ -28,8 +28,14 @@ environment() {
   [ -f "$folder/stamp" ] && stamp=$(cat "$folder/stamp")
   case "$stamp" in
     "$key[test,parity]" | "$key$extras") return 0 ;;
-    *) rm -rf "$folder" ;;
   esac
+  if [ -e "$folder" ] && [ ! -e "$folder/made-by-ptmjax" ]; then
+    echo "ptmjax: $(pwd)/$folder is not an environment that ptmjax made: move it away and run this again" >&2
+    return 1
+  fi
+  rm -rf "$folder"
+  mkdir "$folder"
+  touch "$folder/made-by-ptmjax" # before all else: an installation that was stopped is made anew
   echo "ptmjax: installing ptmjax$extras for $("$python" --version) into $folder: some minutes, the first time only" >&2
   if "$python" -c 'import ensurepip' 2>/dev/null; then
     "$python" -m venv "$folder"

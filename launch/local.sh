@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A small BERT on the shipped text, on whatever this machine has.   bash launch/local.sh [arguments of `ptmjax train`]
+# A small BERT on the shipped text, on whatever this machine has.   bash launch/local.sh [--gin.STEPS=1000 and other settings of `ptmjax train`]
 # A second call goes on where the first stopped, or says that the run is done.
 set -euo pipefail
 cd "$(dirname "$0")/.."

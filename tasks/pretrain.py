@@ -9,7 +9,7 @@ from ptmjax.data.windows import Blocks
 
 def _mlm(length: int, cap: int) -> Task:
     """BERT's masked tokens on the shipped English text; tails under 8 tokens are dropped."""
-    masking = Masking(EN_PD_4096, length, cap=cap)
+    masking = Masking(EN_PD_4096, length, cap=cap, types=True)
     return Task(f"en_pd_mlm_{length}", EN_PD_SMALL, EN_PD_4096, Blocks(length - 2, minimum=8), masking, masking.readout())
 
 

@@ -88,13 +88,17 @@ def test_a_damaged_newest_step_costs_its_steps_alone(undisturbed, tmp_path):
     assert steps_in(tmp_path) == ["12", "14", "broken-12-1"]
 
 
-def test_a_run_with_no_whole_step_begins_again(undisturbed, tmp_path):
+def test_a_run_with_no_whole_step_stops_and_loses_nothing(undisturbed, tmp_path):
     driver(tmp_path, "--system", "lstm", "--kill", "step", 5, code=KILLED)
     for path in (tmp_path / "checkpoints" / "3").rglob("*"):
         if path.is_file():
             path.write_bytes(b"")
-    said = driver(tmp_path, "--system", "lstm")
-    assert "broken-3-1" in said and "begins at step 0" in said
+    before = (tmp_path / "metrics.jsonl").read_bytes()
+    said = driver(tmp_path, "--system", "lstm", code=1)
+    assert "no checkpoint in" in said and "move that folder away" in said
+    assert steps_in(tmp_path) == ["3"] and (tmp_path / "metrics.jsonl").read_bytes() == before
+    (tmp_path / "checkpoints").rename(tmp_path / "aside")
+    driver(tmp_path, "--system", "lstm")
     same(tmp_path, undisturbed("lstm"))
 
 

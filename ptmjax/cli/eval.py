@@ -9,6 +9,7 @@ from ptmjax.parallel.mesh import make_mesh
 from ptmjax.parallel.sharding import rows_sharding
 from ptmjax.training import loop
 from ptmjax.training.step import make_eval
+from ptmjax.types import at_least
 
 HELP = "evaluate the newest checkpoint of a work folder on held-out text, every record once"
 
@@ -22,6 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.batch is not None:
+        at_least(1, batch=args.batch)
     session.join(args)
     held, mesh = session.saved(args.workdir), make_mesh(args.mesh)
     stage = held.stages[-1]
@@ -30,6 +33,7 @@ def run(args: argparse.Namespace) -> int:
     step, params = session.parameters(args.workdir, plan.abstract().params)
     with jax.set_mesh(mesh):
         found = loop.evaluate(plan, make_eval(build, stage.objective, held.seed), params, step, data.heldout(rows_sharding(mesh), rows))
+    data.told()  # reads both splits, on all processes: they wait for each other
     if jax.process_index() == 0:
         print(json.dumps({"step": step} | found | readout.baselines(data)))
     return 0

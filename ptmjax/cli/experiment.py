@@ -1,20 +1,21 @@
 """An experiment as a gin file names it: networks, stages, optimizer, mesh; and its parts as the trunk wants them."""
+import collections
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-
-import jax
 
 from ptmjax.cli import quiet
 from ptmjax.data import loader, order
 from ptmjax.data.records import Records, build
 from ptmjax.data.task import Task
 from ptmjax.objectives.base import Objective
+from ptmjax.parallel.distributed import first_alone
 from ptmjax.training import loop
 from ptmjax.training.build import Build
 from ptmjax.training.loop import Every, Optimizer
-from ptmjax.types import at_least
+from ptmjax.types import UserError, at_least
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,8 @@ class Stage:
 
     def __post_init__(self):
         at_least(1, steps=self.steps, batch=self.batch, micro=self.micro)
+        if self.heldout is not None:
+            at_least(1, heldout=self.heldout)
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,9 @@ class Experiment:
     compute: str = "float32"
     every: Every = Every()
     keep: int = 2
+
+    def __post_init__(self):
+        at_least(1, keep=self.keep, stages=len(self.stages))
 
     def build(self, stage: Stage) -> Build:
         return Build(self.networks, self.ties, stage.frozen, self.compute)
@@ -81,14 +87,8 @@ class Data:
         return adapters.read(self.stage.task)
 
     def records(self, split: str) -> Records:
-        """Built once: process 0 first, the others then find it."""
-        if jax.process_count() == 1:
-            return build(self.task, split, str(self.cache))
-        from jax.experimental import multihost_utils
-
-        if jax.process_index() == 0:
-            build(self.task, split, str(self.cache))
-        multihost_utils.sync_global_devices(f"cache of {self.stage.task} {split}")
+        """Built once: process 0 first, the others then find it; a fault ends them all."""
+        first_alone(lambda: build(self.task, split, str(self.cache)), f"the data of {self.stage.task}")
         return build(self.task, split, str(self.cache), progress=False)
 
     @functools.cached_property
@@ -114,4 +114,21 @@ class Data:
         return loader.batches(self.source, rows, sharding, begin)
 
     def heldout(self, sharding, rows: int):
-        return loader.evaluation(self.heldout_source, rows, sharding, self.stage.heldout)
+        return loader.evaluation(self.heldout_source, rows, sharding, self.stage.heldout, streams=self.stage.streams)
+
+    def check_vocabulary(self, build: Build) -> None:
+        """UserError where a table of tokens has fewer rows than the task's vocabulary: ids beyond it would be read as the last."""
+        size = self.task.vocabulary.size
+        for name, leaf in build.leaves.items():
+            real = (math.prod(leaf.shape) - leaf.unused) // math.prod(leaf.shape[1:])
+            if name.endswith(("/tokens/table", "/mlm/table")) and real < size:
+                raise UserError(f"{name} is a table for {real} ids, the vocabulary of {self.task.name} has {size}: raise its size")
+
+    def told(self) -> str:
+        """What the cache says of both splits: records, documents, tokens, and what was dropped or ill-formed."""
+        counts = collections.Counter()
+        for records in (self.training, self.validation):
+            counts.update({name: n for name, n in records.manifest["counts"].items() if name != "invalid"})
+        counts["invalid bytes"] = self.training.manifest["counts"].get("invalid", 0)
+        more = ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in counts.items() if n)
+        return f"{self.task.name}: {len(self.training):,} training and {len(self.validation):,} validation records ({more})"

@@ -5,12 +5,13 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 from rich.console import Console
+from rich.markup import escape
 
 from ptmjax.cli import session
 from ptmjax.data.vocabulary import Vocabulary
 from ptmjax.models.network import Network
 from ptmjax.objectives.token import Mlm
-from ptmjax.types import Array, Batch, UserError, slots
+from ptmjax.types import Array, Batch, UserError, at_least, slots
 
 HELP = "fill [MASK] in sentences with the model of a work folder"
 MARK = "[MASK]"
@@ -24,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    at_least(1, top=args.top)
     for text in args.text:
         if MARK not in text:
             raise UserError(f"there is no {MARK} in {text!r}: put one where a word is to be found")
@@ -35,8 +37,10 @@ def run(args: argparse.Namespace) -> int:
     if term is None:
         raise UserError(f"the run in {args.workdir} has no masked language model to fill with")
     batch = rows(args.text, task.vocabulary)
+    zeros = {key: np.zeros_like(batch["tokens"]) for key in task.corruption.features if key == "types"}
+    batch, top = batch | zeros, min(args.top, task.vocabulary.size)
     masks = int(batch["weights"].sum(1).max())
-    answer = jax.jit(lambda params, batch: best(build.nets(params)[stage.objective.net], term.head, batch, masks, args.top))
+    answer = jax.jit(lambda params, batch: best(build.nets(params)[stage.objective.net], term.head, batch, masks, top))
     ids, chances = map(np.asarray, answer(params, batch))
     console = Console(soft_wrap=True)
     console.print(f"step {step} of {args.workdir}", highlight=False)
@@ -66,8 +70,8 @@ def best(net: Network, head: str, batch: Batch, masks: int, top: int) -> tuple[A
 
 def show(console: Console, text: str, ids: np.ndarray, chances: np.ndarray, vocabulary: Vocabulary) -> None:
     """The text with the best candidates in it, and all of them with their probabilities."""
-    written = lambda i: vocabulary.piece(i).lstrip("\u2581") or vocabulary.piece(i)
-    parts = text.split(MARK)
+    written = lambda i: escape(vocabulary.piece(i).lstrip("\u2581") or vocabulary.piece(i))
+    parts = [escape(part) for part in text.split(MARK)]
     filled = parts[0] + "".join(f"[bold green]{written(i[0])}[/]{part}" for i, part in zip(ids, parts[1:]))
     console.print(filled)
     for i, p in zip(ids, chances):

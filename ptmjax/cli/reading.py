@@ -76,7 +76,7 @@ def constructor(target: Callable[..., Any]) -> Callable[..., Any]:
 def find(name: str, where: str) -> epath.Path:
     """The file as given, or else in the folder of the shipped ones; with or without .gin."""
     shipped = epath.Path(gin_folder())
-    for path in (folder / n for folder in (epath.Path(), shipped) for n in (name, f"{name}.gin")):
+    for path in (*(epath.Path(n) for n in (name, f"{name}.gin")), *(shipped / n for n in (name, f"{name}.gin"))):
         if path.is_file():
             return path
     beside = epath.Path(name).parent

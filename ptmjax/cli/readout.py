@@ -15,6 +15,8 @@ def baselines(data: Data, batch: int = 256) -> dict[str, float]:
     """On the scored positions held out: `unigram` (cross entropy of the training counts plus one), `majority` (accuracy of
     always naming the most frequent training token); and `no_context_bound` of the training corruption, where it has one
     (masking.no_context_bound)."""
+    if not {"weights", "targets"} <= data.heldout_source.spec.keys():
+        return {}
     counts = data.training.counts.astype(np.float64)
     loss = -np.log((counts + 1) / (counts + 1).sum())
     total, hits, weight = 0.0, 0.0, 0.0
@@ -25,6 +27,8 @@ def baselines(data: Data, batch: int = 256) -> dict[str, float]:
         total += float((w * loss[targets]).sum())
         hits += float((w * (targets == counts.argmax())).sum())
         weight += float(w.sum())
+    if weight == 0:
+        return {}
     out = {"unigram": total / weight, "majority": hits / weight}
     corruption = data.source.corruption
     return out | ({"no_context_bound": corruption.bound(counts)["bound"]} if isinstance(corruption, Masking) else {})
@@ -32,7 +36,7 @@ def baselines(data: Data, batch: int = 256) -> dict[str, float]:
 
 def summary(workdir: epath.Path, data: Data) -> dict:
     """The last evaluation beside its baselines, written to summary.json."""
-    last = [line for line in read_lines(workdir / "metrics.jsonl") if "set" in line][-1]
+    last = next((line for line in reversed(read_lines(workdir / "metrics.jsonl")) if "set" in line), {})
     timing = read_lines(workdir / "timing.jsonl")
     out = last | baselines(data)
     out |= {"seconds": round(sum(line["seconds"] for line in timing), 1), "tokens": sum(line["tokens"] for line in timing)}
@@ -74,7 +78,7 @@ def curve(workdir: epath.Path, found: Mapping, how: str) -> None:
     figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
     axes.plot(*zip(*train), color="tab:blue", alpha=0.35, linewidth=1, label="training batches (corrupted)")
     axes.plot(*zip(*held), color="tab:orange", marker="o", markersize=3, label=f"held out{how}")
-    if found["loss"] == found.get("mlm"):  # the loss is that of tokens alone
+    if "unigram" in found and found["loss"] == found.get("mlm"):  # the loss is that of tokens alone
         axes.axhline(found["unigram"], color="gray", linestyle="--", linewidth=1, label="unigram")
     axes.set(xlabel="step", ylabel="loss (nats)")
     axes.legend()

@@ -1,6 +1,7 @@
 """ptmjax train: runs an experiment in a work folder, from where it stands."""
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import traceback
@@ -14,13 +15,14 @@ from rich.console import Console
 from ptmjax.cli import config, readout, session
 from ptmjax.cli.experiment import Data, Experiment
 from ptmjax.cli.watchers import Progress, TensorBoard
+from ptmjax.parallel.distributed import first_alone
 from ptmjax.parallel.mesh import make_mesh
 from ptmjax.training import loop
-from ptmjax.training.checkpoint import everywhere
 from ptmjax.types import UserError
 
 HELP = "train an experiment (a gin file) in a work folder; called again, it goes on or says that it is done"
-FREE = ("STEPS", "Stage.steps", "Stage.micro", "Experiment.mesh", "Experiment.keep", "Every.log", "Every.evaluate", "Every.save")
+FREE = ("STEPS", "Stage.steps", "Stage.micro", "Experiment.mesh", "Experiment.keep", "Experiment.every", "Every.log", "Every.evaluate",
+        "Every.save")
 
 WRITTEN = {
     "curve.png": "the loss curve",
@@ -48,12 +50,13 @@ def run(args: argparse.Namespace) -> int:
     with fitting():
         stages = [experiment.stage(d) for d in data]
         for stage, d in zip(stages, data):
-            loop.rehearse(loop.plan_of(stage, mesh, experiment.seed), d.source.spec)
+            d.check_vocabulary(stage.build)
+            loop.rehearse(loop.plan_of(stage, mesh, experiment.seed), d.source.spec, d.heldout_source.spec)
     config.check_used()
-    claim(args.workdir)
-    # Both splits here, on all processes: they wait for each other, and the conclusion is process 0's alone.
-    records = ", ".join(f"{len(d.training):,} training and {len(d.validation):,} validation records of {d.task.name}" for d in data)
-    console.print(f"{stages[-1].build.count():,} parameters, {records}, mesh {dict(mesh.shape)}", highlight=False)
+    first_alone(lambda: take(args.workdir), f"--workdir {args.workdir}")
+    console.print(f"{stages[-1].build.count():,} parameters, mesh {dict(mesh.shape)}", highlight=False)
+    for d in data:  # both splits, on all processes: they wait for each other, and the conclusion is process 0's alone
+        console.print(d.told(), highlight=False)
     train(args, experiment, mesh, stages, console)
     if jax.process_index() == 0:
         conclude(args, data[-1], console)
@@ -74,29 +77,22 @@ def fitting() -> Iterator[None]:
         raise UserError(f"the parts of this configuration do not fit together, at {where}: {fault} (PTMJAX_TRACEBACK=1 shows more)") from e
 
 
-def claim(workdir: epath.Path) -> None:
-    """Makes the work folder this run's; where it is something else's, a UserError on every process."""
-    fault = None
-    if jax.process_index() == 0:  # alone: another process might look while this one writes
-        try:
-            take(workdir)
-        except UserError as e:
-            fault = e
-    if not everywhere(fault is None):
-        raise fault or UserError(f"process 0 cannot take --workdir {workdir}: it says why")
-
-
 def take(workdir: epath.Path) -> None:
-    if workdir.exists() and not workdir.is_dir():
-        raise UserError(f"--workdir {workdir} is a file: name a folder")
-    if workdir.is_dir() and any(workdir.iterdir()) and not (workdir / session.CONFIG).is_file():
-        raise UserError(f"--workdir {workdir} holds files that are no ptmjax run: name a new or empty folder")
-    if other := config.same_run(workdir, FREE):
-        raise UserError(f"--workdir {workdir} holds another run ({'; '.join(other[:3])}): name another folder, or keep its settings")
+    """Makes the work folder this run's; a UserError where it is something else's. An earlier configuration is kept beside."""
     try:
+        if workdir.exists() and not workdir.is_dir():
+            raise UserError(f"--workdir {workdir} is a file: name a folder")
+        there = {p.name for p in workdir.iterdir()} if workdir.is_dir() else set()
+        if session.CONFIG not in there and there - {f"{session.CONFIG}.partial"}:
+            raise UserError(f"--workdir {workdir} holds files that are no ptmjax run: name a new or empty folder")
+        if other := config.same_run(workdir, FREE):
+            raise UserError(f"--workdir {workdir} holds another run ({'; '.join(other[:3])}): name another folder, or keep its settings")
+        if session.CONFIG in there and config.same_run(workdir):
+            kept = next(name for n in itertools.count(1) if (name := f"config.{n}.gin") not in there)
+            (workdir / session.CONFIG).copy(workdir / kept)
         config.save(workdir)
     except OSError as e:
-        raise UserError(f"--workdir {workdir} cannot be written ({e.strerror}): name another folder") from e
+        raise UserError(f"--workdir {workdir} cannot be used ({e.strerror or e}): name another folder") from e
 
 
 def train(args: argparse.Namespace, experiment: Experiment, mesh, stages: list[loop.Stage], console: Console) -> None:
@@ -119,7 +115,7 @@ def conclude(args: argparse.Namespace, data: Data, console: Console) -> None:
     """What was reached, against what is reached without context, and where everything lies."""
     found, how = readout.summary(args.workdir, data), readout.shown_masked(data)
     readout.curve(args.workdir, found, how)
-    if "mlm" in found:
+    if {"mlm", "unigram"} <= found.keys():
         control = config.find(args.gin_files[0], "--gin_file").with_suffix(".control.json")
         console.print(readout.table(found, json.loads(control.read_text()) if control.is_file() else None, how))
     for name, what in WRITTEN.items():

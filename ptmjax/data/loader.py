@@ -11,7 +11,7 @@ import grain
 import jax
 import numpy as np
 
-from ptmjax.data.order import Sequential, counter
+from ptmjax.data.order import Runs, Sequential, counter
 from ptmjax.types import BATCH, UserError, check
 
 
@@ -116,21 +116,23 @@ def batches(
 
 
 def evaluation(
-    source: Source, rows: int, sharding: jax.sharding.Sharding, records: int | None = None, threads: int = 2, prefetch: int = 8
+    source: Source, rows: int, sharding: jax.sharding.Sharding, records: int | None = None, threads: int = 2, prefetch: int = 8,
+    streams: bool = False,
 ) -> Iterator[dict[str, jax.Array]]:
-    """Every record once, in order, as of epoch 0 (the first `records` of them where given), whatever the source's order.
+    """Every record once, as of epoch 0 (the first `records` of them where given), whatever the source's order: in order, or
+    with `streams` so that each row goes on from batch to batch (order.Runs), for objectives with a carry.
 
-    The last batch is filled up with rows that count for nothing: index -1; weights, segments and row_weights 0.
+    Rows beyond the records count for nothing: index -1; weights, segments and row_weights 0.
     """
     total = len(source.records) if records is None else min(records, len(source.records))
     if total < 1:
         raise UserError(f"task {source.name}: an evaluation of {records} records measures nothing, give at least 1")
     needed, fixed = _needed(rows, sharding), copy.copy(source)
-    fixed.order = Sequential(total)
+    fixed.order = Runs(total, rows) if streams else Sequential(total)
 
     def make(step: int) -> dict[str, np.ndarray]:
         positions = int(step) * rows + needed
-        real = positions[positions < total]
+        real = positions[fixed.order(positions)[0] < total] if streams else positions[positions < total]
         fill = source.filler(len(positions) - len(real))
         if not len(real):  # of the last batch, this process holds filler alone
             return fill

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from ptmjax.data.vocabulary import Vocabulary
-from ptmjax.types import UserError
+from ptmjax.types import UserError, at_least
 
 
 def budget(n: np.ndarray, rate: float, cap: int | None) -> np.ndarray:
@@ -58,6 +58,8 @@ class Masking:
     types: bool = False  # also give token types, all 0
 
     def __post_init__(self):
+        if self.cap is not None:
+            at_least(1, cap=self.cap)
         if self.length < 3:
             raise UserError(f"masking needs rows of at least 3 tokens (CLS, one token, SEP), not {self.length}")
         if not (0 < self.rate <= 1 and 0 <= self.mask and 0 <= self.random and self.mask + self.random <= 1 + 1e-9):

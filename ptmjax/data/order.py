@@ -125,6 +125,24 @@ class Streams:
 
 
 @dataclasses.dataclass(frozen=True)
+class Runs:
+    """Evaluation of streams: row r of every batch of `rows` walks its own run of ceil(n / rows) records, once.
+
+    The last runs may be shorter, or empty: records from n on are not there, and the rows that would read them hold nothing.
+    """
+
+    n: int
+    rows: int
+
+    def __post_init__(self):
+        _some(self.n)
+
+    def __call__(self, position):
+        step, row = np.divmod(np.atleast_1d(np.asarray(position, np.int64)).ravel(), self.rows)
+        return _like(position, row * -(-self.n // self.rows) + step, np.zeros_like(step), step == 0)
+
+
+@dataclasses.dataclass(frozen=True)
 class Sequential:
     """Every record once, in order, as of epoch 0: evaluation masks never move."""
 

@@ -1,7 +1,10 @@
 """Starting a run of several processes."""
 import re
+from collections.abc import Callable
 
 import jax
+import numpy as np
+from jax.experimental import multihost_utils
 
 from ptmjax.types import UserError
 
@@ -19,4 +22,25 @@ def start(coordinator: str | None = None, processes: int | None = None, process:
     if any(given):
         jax.distributed.initialize(coordinator, processes, process)
     elif auto:
-        jax.distributed.initialize()
+        try:
+            jax.distributed.initialize()
+        except ValueError as e:
+            raise UserError(f"--distributed: no cluster tells of its processes here ({e}): "
+                            "name them by --coordinator, --processes and --process") from e
+
+
+def everywhere(ok: bool) -> bool:
+    """Whether ok is true on all processes."""
+    return ok if jax.process_count() == 1 else bool(multihost_utils.process_allgather(np.array([ok])).all())
+
+
+def first_alone(act: Callable[[], object], what: str) -> None:
+    """Runs `act` on process 0 while the others wait; its UserError ends all of them."""
+    fault = None
+    if jax.process_index() == 0:
+        try:
+            act()
+        except UserError as e:
+            fault = e
+    if not everywhere(fault is None):
+        raise fault or UserError(f"process 0 failed at {what}: it says why")

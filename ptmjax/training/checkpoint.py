@@ -1,15 +1,16 @@
 """Checkpoints through Orbax: written in the background, taken up on any mesh, and a broken one never stops a run."""
 import contextlib
+import functools
 import itertools
 import logging
 from collections.abc import Callable, Mapping
 
 import jax
-import numpy as np
 from etils import epath
 from jax.experimental import multihost_utils
 from orbax.checkpoint import v1 as ocp
 
+from ptmjax.parallel.distributed import everywhere
 from ptmjax.types import PyTree, UserError
 
 FORMAT = 1  # raise it when the tree changes, and keep reading the earlier ones
@@ -45,20 +46,20 @@ class Checkpoints:
             self.say(f"checkpoint {path} is half-written (the run was killed in a save) and is passed over")
         there, damaged = self.steps(), {}
         for step in reversed(there):
-            read = lambda path, wanted=like(step): whole(path, wanted)
-            state, damaged[step] = self.attempt(step, read)
+            state, damaged[step] = self.attempt(step, functools.partial(whole, like=like(step)))
             if state is not None:
                 del damaged[step]
                 self.set_aside(damaged)
                 return state
         if there:
-            raise UserError(f"no checkpoint in {self.folder} can be read ({next(iter(damaged.values()))}): move that folder away to begin at step 0")
+            why = next(iter(damaged.values()))
+            raise UserError(f"no checkpoint in {self.folder} can be read ({why}): move that folder away to begin at step 0")
         return None
 
     def params(self, like: PyTree) -> tuple[int, PyTree] | None:
         """(step, parameters) of the newest step that can be read; the folder is left as it is."""
         for step in reversed(self.steps()):
-            found, fault = self.attempt(step, lambda path: part(path, like))
+            found, fault = self.attempt(step, functools.partial(part, like=like))
             if found is not None:
                 return step, found
             self.say(f"checkpoint {self.folder / str(step)} cannot be read and is passed over: {fault}")
@@ -130,11 +131,6 @@ def local_or_remote(folder: epath.PathLike) -> epath.Path:
     """The absolute path of a local folder; a remote one (gs://...) is absolute already."""
     path = epath.Path(folder)
     return path if "://" in str(folder) else path.absolute()
-
-
-def everywhere(ok: bool) -> bool:
-    """Whether ok is true on all processes."""
-    return ok if jax.process_count() == 1 else bool(multihost_utils.process_allgather(np.array([ok])).all())
 
 
 def whole(path: epath.Path, like: PyTree) -> PyTree:

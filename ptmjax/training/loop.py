@@ -153,13 +153,15 @@ def run_stage(run: Run, stage: Stage, plan: Plan, state: TrainState, begin: int,
                 numbers = {"rate": stage.optimizer.rate(step - 1)} | metrics
                 line = {"step": step} | {name: number(x) for name, x in sorted(numbers.items())}
                 log(run, line, time.perf_counter() - since, tokens)
-                since, tokens = time.perf_counter(), 0
+                tokens = 0
             if due(step, end, run.every.evaluate):
                 for name, heldout in stage.heldout.items():
                     found = evaluate(plan, eval_fn, state.params, step, heldout(rows_sharding(run.mesh), stage.rows))
                     report(run, {"step": step, "set": name} | found)
             if due(step, end, run.every.save):
                 run.checkpoints.save(step, state)
+            if tokens == 0:  # evaluation and saving are not the step's time
+                since = time.perf_counter()
     return state
 
 

@@ -15,7 +15,7 @@ Schedule = Callable[[Array], Array]
 
 def linear(peak: float, warmup: float, steps: int) -> Schedule:
     """0 up to `peak` over `warmup` steps (below 1: that share of all), then straight down to 0 at `steps` (BERT, RoBERTa)."""
-    warmup = round(warmup * steps) if warmup < 1 else round(warmup)
+    warmup = round(warmup * steps) if 0 < warmup < 1 else round(warmup)
     if not 0 <= warmup < steps:
         raise UserError(f"a warm-up of {warmup} steps does not fit into {steps} steps")
     return optax.schedules.join_schedules(

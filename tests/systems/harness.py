@@ -114,10 +114,12 @@ def evaluated(system: System, params: Mapping[str, jax.Array], rows: int = ROWS,
     """Sums over unseen records: `records` of them, each once; or `steps` batches of streams whose carry goes on (cut: begins anew)."""
     one, total = mesh_of(ONE), None
     source, evaluate = system.source(UNSEEN, rows), make_eval(system.build, system.objective)
-    found = batches(source, rows, rows_sharding(one), 0, steps) if system.streams else evaluation(source, rows, rows_sharding(one), records)
+    records = rows * steps if system.streams else records
+    found = evaluation(source, rows, rows_sharding(one), records, streams=system.streams)
     with jax.set_mesh(one):
         begin = carry = system.objective.init_carry(system.build.nets(params), rows)
         for batch in found:
-            sums, carry = evaluate(params, batch, begin if cut else carry, jnp.int32(0))
+            losses, metrics, carry = evaluate(params, batch, begin if cut else carry, jnp.int32(0))
+            sums = losses | metrics
             total = sums if total is None else {name: s + total[name] for name, s in sums.items()}
     return {name: Sum(np.float64(s.value), np.float64(s.weight)) for name, s in total.items()}

@@ -12,6 +12,7 @@ from jax.sharding import PartitionSpec as P
 from orbax.checkpoint import v1 as ocp
 
 from ptmjax.parallel.mesh import make_mesh
+from ptmjax.training import checkpoint
 from ptmjax.training.checkpoint import FORMAT, Checkpoints, leaves
 from ptmjax.types import UserError
 
@@ -156,9 +157,26 @@ def test_all_steps_broken(folder):
     for step in (3, 6):
         shutil.rmtree(folder / str(step))
         (folder / str(step)).mkdir()
-    state, said = restored(folder)
-    assert state is None and len(said) == 3 and "broken-6-1" in said[0] and "broken-3-1" in said[1] and "begins at step 0" in said[2]
-    assert {p.name for p in folder.iterdir()} == {"broken-3-1", "broken-6-1"}
+    before = {p.name for p in folder.iterdir()}
+    with pytest.raises(UserError, match="no checkpoint in .* can be read .*: move that folder away to begin at step 0"):
+        restored(folder)
+    assert {p.name for p in folder.iterdir()} == before
+
+
+def test_what_may_pass_by_itself_costs_no_step(folder, monkeypatch):
+    """No access and no memory are not damage: the run stops and the step stays."""
+    for fault, kind in ((PermissionError(13, "Permission denied"), UserError), (OSError(24, "Too many open files"), UserError),
+                        (MemoryError(), MemoryError)):
+        def refuse(*_, fault=fault):
+            raise ValueError("wrapped") from fault if not isinstance(fault, MemoryError) else fault
+
+        def fail(*_, fault=fault):
+            raise fault
+
+        monkeypatch.setattr(checkpoint.ocp, "load", fail if kind is MemoryError else refuse)
+        with pytest.raises(kind):
+            restored(folder)
+        assert Checkpoints(folder).steps() == [3, 6]
 
 
 # ------------------------------------------------------------------ other models, formats

@@ -146,8 +146,8 @@ def test_lines_watchers_and_one_compilation(tmp_path, monkeypatch):
     state = go(4)
     lines = read_lines(tmp_path / "metrics.jsonl")
     assert [(line["step"], line.get("set")) for line in lines] == [(2, None), (3, "heldout"), (4, None), (4, "heldout")]
-    assert lines[0]["loss"] is None and lines[0]["grad_norm"] is None and lines[0]["skipped"] is True
-    assert lines[2]["skipped"] is False and math.isfinite(lines[2]["loss"]) and int(state.loop["skipped"]) == 1
+    assert lines[0]["loss"] is None and lines[0]["grad_norm"] is None and lines[0]["skipped"] == 1
+    assert lines[2]["skipped"] == 1 and math.isfinite(lines[2]["loss"]) and int(state.loop["skipped"]) == 1
     assert [line["tokens"] for line in watcher.seen if "tokens" in line] == [2 * 8 * 12] * 2
     assert [{k: v for k, v in line.items() if k != "tokens"} for line in watcher.seen] == lines
     go(6)

@@ -21,12 +21,12 @@ def trained(optimizer: AdamW, grads: list[dict]) -> dict[str, np.ndarray]:
     state = tx.init(params)
 
     @jax.jit
-    def step(params, state, g):
-        updates, state = tx.update(g, state, params)
+    def step(params, state, g, number):
+        updates, state = tx.update(g, state, params, step=number)
         return optax.apply_updates(params, updates), state
 
-    for g in grads:
-        params, state = step(params, state, g)
+    for number, g in enumerate(grads):
+        params, state = step(params, state, g, number)
     return {name: np.asarray(x) for name, x in params.items()}
 
 
@@ -44,7 +44,7 @@ def test_twenty_steps_are_torchs_adamw(clip):
     groups = [{"params": [x for n, x in p.items() if decays(n) == d], "weight_decay": 0.1 * d} for d in (True, False)]
     tx = torch.optim.AdamW(groups, lr=1e-2, betas=(0.9, 0.98), eps=1e-6)
     rate = transformers.get_linear_schedule_with_warmup(tx, 5, 30)
-    for g in grads:
+    for number, g in enumerate(grads):
         for name, x in p.items():
             x.grad = torch.from_numpy(g[name].copy())
         if clip is not None:
@@ -122,7 +122,7 @@ def test_the_clip_is_of_the_global_norm(scale, shrunk):
 def test_masters_and_moments_are_float32_and_stay_so():
     tx = AdamW(always(1e-3)).transform(PARAMS)
     state = tx.init(PARAMS)
-    after = tx.update(ZERO, state, PARAMS)[1]
+    after = tx.update(ZERO, state, PARAMS, step=0)[1]
     assert [x.dtype for x in jax.tree.leaves(state)] == [x.dtype for x in jax.tree.leaves(after)]
     assert {str(x.dtype) for x in jax.tree.leaves(state)} == {"float32", "int32"}
 
@@ -131,7 +131,7 @@ def test_a_hundred_equal_steps_move_a_float32_parameter():
     """In bfloat16 it would stay at 1."""
     tx, p = AdamW(always(1e-3), decay=0.0).transform(["w"]), {"w": jnp.ones(())}
     state = tx.init(p)
-    for _ in range(100):
-        updates, state = tx.update({"w": jnp.ones(())}, state, p)
+    for number in range(100):
+        updates, state = tx.update({"w": jnp.ones(())}, state, p, step=number)
         p = optax.apply_updates(p, updates)
     assert float(p["w"]) == pytest.approx(0.9, abs=1e-4)

@@ -105,7 +105,9 @@ def test_micro_batches_of_bert_equal_the_whole_batch():
     assert results[0][1][0]["loss"] != results[0][1][1]["loss"]
     first = plan(pretraining(), build=build).create().params
     change = [{n: np.asarray(x) - first[n] for n, x in state.params.items()} for state, _ in results]
-    assert farthest(change[1], change[0])[0] < 2e-5
+    for name in change[0].keys() - {"model/stack/groups/0/attention/key/bias"}:  # its true gradient is 0
+        unit = np.spacing(np.abs(np.asarray(first[name])).max())  # a parameter holds its change no finer than this
+        assert np.abs(change[1][name] - change[0][name]).max() <= 2e-5 * np.abs(change[0][name]).max() + unit, name
 
 
 def test_the_mean_is_over_the_whole_batch_not_of_means():
@@ -166,7 +168,7 @@ def test_a_step_that_is_not_finite_changes_nothing_and_is_counted(micro):
         assert bool(line["skipped"]) and int(state.loop["skipped"]) == 1 and int(state.step) == 2
         jax.tree.map(np.testing.assert_array_equal, copy(state), before)
         state, line = step(state, unequal(4))
-    assert np.isfinite(line["loss"]) and not line["skipped"] and int(state.loop["skipped"]) == 1 and int(state.step) == 3
+    assert np.isfinite(line["loss"]) and int(line["skipped"]) == int(state.loop["skipped"]) == 1 and int(state.step) == 3
     assert (np.asarray(state.params["model/bias"]) != before[0]["model/bias"]).all()
 
 
@@ -178,7 +180,7 @@ def test_frozen_parameters_keep_their_bits_and_have_no_optimizer_state():
     state, _ = run(p, [unequal(4)] * 2)
     for name in first:
         assert (np.asarray(state.params[name]) == first[name]).all() == (name != "model/kernel"), name
-    assert sorted(x.shape for x in jax.tree.leaves(state.opt_state)) == [(), (), (256,), (256,)]
+    assert sorted(x.shape for x in jax.tree.leaves(state.opt_state)) == [(), (256,), (256,)]
 
 
 def test_each_step_draws_anew_and_a_rerun_draws_the_same():
@@ -248,14 +250,15 @@ def test_evaluation_has_no_dropout_and_is_independent_of_the_batches():
     objective, b = Square(), batch() | {"start": jnp.ones(8, bool)}
     p = plan(objective)
     params, evaluate = p.create().params, make_eval(p.build, objective)
-    one, carry = evaluate(params, b, {"seen": jnp.zeros(8)}, jnp.int32(0))
+    losses, metrics, carry = evaluate(params, b, {"seen": jnp.zeros(8)}, jnp.int32(0))
+    one = losses | metrics
     fill = jnp.pad(b["index"][5:], (0, 2), constant_values=-1)
     parts = [{n: x[:5] for n, x in b.items()}, {n: jnp.pad(x[5:], [(0, 2)] + [(0, 0)] * (x.ndim - 1)) for n, x in b.items()} | {"index": fill}]
-    many = [evaluate(params, part, {"seen": jnp.zeros(5)}, jnp.int32(0))[0] for part in parts]
+    many = [a | b for a, b, _ in (evaluate(params, part, {"seen": jnp.zeros(5)}, jnp.int32(0)) for part in parts)]
     total = jax.tree.map(jnp.add, *many, is_leaf=lambda x: isinstance(x, jax.Array))
     for name, s in one.items():
         assert isinstance(s, Sum) and float(total[name].mean()) == pytest.approx(float(s.mean()), rel=1e-6)
         assert float(total[name].weight) == float(s.weight)
     np.testing.assert_array_equal(carry["seen"], b["weights"].sum(1))
     again = evaluate(params, b, {"seen": jnp.zeros(8)}, jnp.int32(0))[0]
-    assert all(float(again[n].value) == float(s.value) for n, s in one.items())
+    assert again and all(float(again[n].value) == float(s.value) for n, s in losses.items())
