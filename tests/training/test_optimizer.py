@@ -44,7 +44,7 @@ def test_twenty_steps_are_torchs_adamw(clip):
     groups = [{"params": [x for n, x in p.items() if decays(n) == d], "weight_decay": 0.1 * d} for d in (True, False)]
     tx = torch.optim.AdamW(groups, lr=1e-2, betas=(0.9, 0.98), eps=1e-6)
     rate = transformers.get_linear_schedule_with_warmup(tx, 5, 30)
-    for number, g in enumerate(grads):
+    for g in grads:
         for name, x in p.items():
             x.grad = torch.from_numpy(g[name].copy())
         if clip is not None:
