@@ -32,7 +32,7 @@ def project(tmp_path) -> Path:
     copy.mkdir()
     for name in ("ptmjax", "tasks", "gin", "tests", "launch"):
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("setup.py", "pyproject.toml", "LICENSE", "NOTICE"):
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE", "NOTICE"):
         shutil.copy(ROOT / name, copy)
     return copy
 

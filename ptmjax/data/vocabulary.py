@@ -74,8 +74,9 @@ class SentencePiece(Vocabulary):
 
     @functools.cached_property
     def _model(self) -> sentencepiece.SentencePieceProcessor:
+        proto = self._bytes
         try:
-            return sentencepiece.SentencePieceProcessor(model_proto=self._bytes)
+            return sentencepiece.SentencePieceProcessor(model_proto=proto)
         except (RuntimeError, ValueError) as e:
             raise UserError(f"vocabulary {self.path} is not a SentencePiece model: train one with train_sentencepiece") from e
 

@@ -115,7 +115,7 @@ def test_inspect_and_list(ptmjax):
     (["--gin.Context.rotary=6"], "rotary"),
     (["--gin.Block.heads=3"], "3 heads"),
     (["--gin.Embedder.width=24"], "do not fit together"),
-    (["--gin.Table.feature='positions'"], "positions"),
+    (["--gin.tokens/Table.feature='positions'"], "positions"),
     (["--gin.Stage.batch=0"], "batch"),
     (["--gin.Stage.steps=0"], "steps"),
     (["--gin.Stage.steps=-4"], "steps"),

@@ -58,8 +58,8 @@ def in_evaluation(at: int) -> None:
     """After the second batch of the evaluation at step `at`."""
     make, seen = loop.make_eval, []
 
-    def made(build, objective):
-        evaluate = make(build, objective)
+    def made(build, objective, seed):
+        evaluate = make(build, objective, seed)
 
         def one(params, batch, carry, step):
             seen.append(int(step))
