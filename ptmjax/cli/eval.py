@@ -28,11 +28,11 @@ def run(args: argparse.Namespace) -> int:
     session.join(args)
     held, mesh = session.saved(args.workdir), make_mesh(args.mesh)
     stage = held.stages[-1]
-    build, data, rows = held.build(stage), held.data(stage, args.cache), args.batch or stage.batch
+    data, rows = held.data(stage, args.cache), args.batch or stage.batch
     plan = loop.plan_of(held.stage(data), mesh, held.seed)._replace(rows=rows, micro=1)
     step, params = session.parameters(args.workdir, plan.abstract().params)
     with jax.set_mesh(mesh):
-        found = loop.evaluate(plan, make_eval(build, stage.objective, held.seed), params, step, data.heldout(rows_sharding(mesh), rows))
+        found = loop.evaluate(plan, make_eval(plan.build, plan.objective, plan.seed), params, step, data.heldout(rows_sharding(mesh), rows))
     data.told()  # reads both splits, on all processes: they wait for each other
     if jax.process_index() == 0:
         print(json.dumps({"step": step} | found | readout.baselines(data)))

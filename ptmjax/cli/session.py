@@ -18,8 +18,6 @@ from ptmjax.training.build import Build
 from ptmjax.training.checkpoint import Checkpoints
 from ptmjax.types import UserError
 
-CONFIG = "config.gin"
-
 
 def add_workdir(parser: argparse.ArgumentParser, help: str = "folder of the run: configuration, checkpoints, metrics") -> None:
     parser.add_argument("--workdir", required=True, type=epath.Path, metavar="FOLDER", help=help)
@@ -51,9 +49,9 @@ def experiment(files: list[str], bindings: list[str]) -> Experiment:
 
 def saved(workdir: epath.Path) -> Experiment:
     """The experiment whose run lies in the work folder."""
-    path = workdir / CONFIG
+    path = workdir / config.SAVED
     if not path.is_file():
-        raise UserError(f"{workdir} holds no run (there is no {CONFIG} in it): train one with `ptmjax train --workdir={workdir}`")
+        raise UserError(f"{workdir} holds no run (there is no {config.SAVED} in it): train one with `ptmjax train --workdir={workdir}`")
     return experiment([str(path)], [])
 
 

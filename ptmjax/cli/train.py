@@ -83,13 +83,13 @@ def take(workdir: epath.Path) -> None:
         if workdir.exists() and not workdir.is_dir():
             raise UserError(f"--workdir {workdir} is a file: name a folder")
         there = {p.name for p in workdir.iterdir()} if workdir.is_dir() else set()
-        if session.CONFIG not in there and there - {f"{session.CONFIG}.partial"}:
+        if config.SAVED not in there and there - {f"{config.SAVED}.partial"}:
             raise UserError(f"--workdir {workdir} holds files that are no ptmjax run: name a new or empty folder")
         if other := config.same_run(workdir, FREE):
             raise UserError(f"--workdir {workdir} holds another run ({'; '.join(other[:3])}): name another folder, or keep its settings")
-        if session.CONFIG in there and config.same_run(workdir):
+        if config.SAVED in there and config.same_run(workdir):
             kept = next(name for n in itertools.count(1) if (name := f"config.{n}.gin") not in there)
-            (workdir / session.CONFIG).copy(workdir / kept)
+            (workdir / config.SAVED).copy(workdir / kept)
         config.save(workdir)
     except OSError as e:
         raise UserError(f"--workdir {workdir} cannot be used ({e.strerror or e}): name another folder") from e
