@@ -10,8 +10,8 @@ environment .venv "" "$python"
 .venv/bin/python -m ptmjax train --gin_file=bert_demo.gin --workdir=runs/demo "$@"
 .venv/bin/python -m ptmjax fill --workdir=runs/demo \
   "the united [MASK] of america" \
-  "the whale swam in the [MASK]" \
-  "heaven and the [MASK]" \
-  "he opened the [MASK] and went into the house" \
-  "the king and the [MASK]" \
-  "she looked at him with her [MASK]"
+  "the children of [MASK] went up" \
+  "in the name of the [MASK]" \
+  "he looked at [MASK] and smiled" \
+  "it was dark in the [MASK]" \
+  "a boat with a [MASK] in it"

@@ -1,5 +1,6 @@
 """ptmjax eval: the held-out numbers of a work folder's newest checkpoint."""
 import argparse
+import dataclasses
 import json
 
 import jax
@@ -29,11 +30,12 @@ def run(args: argparse.Namespace) -> int:
     held, mesh = session.saved(args.workdir), make_mesh(args.mesh)
     stage = held.stages[-1]
     data, rows = held.data(stage, args.cache), args.batch or stage.batch
-    plan = loop.plan_of(held.stage(data), mesh, held.seed)._replace(rows=rows, micro=1)
-    step, params = session.parameters(args.workdir, plan.abstract().params)
+    plan = loop.plan_of(held.stage(data), mesh, held.seed)
+    plan = dataclasses.replace(plan, rows=rows, micro=1)
+    step, params = session.parameters(args.workdir, plan.abstract.params)
     with jax.set_mesh(mesh):
         found = loop.evaluate(plan, make_eval(plan.build, plan.objective, plan.seed), params, step, data.heldout(rows_sharding(mesh), rows))
-    data.told()  # reads both splits, on all processes: they wait for each other
+    data.prepare()
     if jax.process_index() == 0:
         print(json.dumps({"step": step} | found | readout.baselines(data)))
     return 0

@@ -124,10 +124,14 @@ class Data:
             if name.endswith(("/tokens/table", "/mlm/table")) and real < size:
                 raise UserError(f"{name} is a table for {real} ids, the vocabulary of {self.task.name} has {size}: raise its size")
 
+    def prepare(self) -> tuple[Records, Records]:
+        """Both splits, built where they lack. To be called on all processes: they wait for each other."""
+        return self.training, self.validation
+
     def told(self) -> str:
         """What the cache says of both splits: records, documents, tokens, and what was dropped or ill-formed."""
         counts = collections.Counter()
-        for records in (self.training, self.validation):
+        for records in self.prepare():
             counts.update({name: n for name, n in records.manifest["counts"].items() if name != "invalid"})
         counts["invalid bytes"] = self.training.manifest["counts"].get("invalid", 0)
         more = ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in counts.items() if n)

@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     config.check_used()
     first_alone(lambda: take(args.workdir), f"--workdir {args.workdir}")
     console.print(f"{stages[-1].build.count():,} parameters, mesh {dict(mesh.shape)}", highlight=False)
-    for d in data:  # both splits, on all processes: they wait for each other, and the conclusion is process 0's alone
+    for d in data:  # on all processes: they wait for each other
         console.print(d.told(), highlight=False)
     train(args, experiment, mesh, stages, console)
     if jax.process_index() == 0:

@@ -77,21 +77,32 @@ def write_shard(path: str, documents: Sequence[str], task: Task) -> tuple[collec
     counts, ids = collections.Counter(records=0), np.zeros(task.vocabulary.size, np.int64)
     writer = array_record_module.ArrayRecordWriter(path, "group_size:1") if documents else None
     for record in task.cut(documents, task.vocabulary, counts):
-        writer.write(pack(record, task.cut.schema))
+        with _on_disk():
+            writer.write(pack(record, task.cut.schema))
         np.add.at(ids, record["tokens"], 1)
         counts["records"] += 1
     if writer:
-        writer.close()
+        with _on_disk():
+            writer.close()
         counts["bytes"] = os.path.getsize(path)
     return counts, ids
 
 
+@contextlib.contextmanager
+def _on_disk() -> Iterator[None]:
+    """ArrayRecord has RuntimeError for what the disk does."""
+    try:
+        yield
+    except RuntimeError as e:
+        raise OSError(str(e).partition(";")[0]) from e
+
+
 # ------------------------------------------------------------------ build
-def describe(task: Task, split: str) -> dict:
+def describe(task: Task, split: str, folder: str) -> dict:
     """What decides the records: the cache is used again exactly while this stays the same."""
     return dict(
         format=FORMAT, code=CODE, split=split, style=task.style, holdout=task.holdout, shards=task.shards, cut=repr(task.cut),
-        schema=dict(task.cut.schema), source=text.digest(task.text), vocabulary=task.vocabulary.fingerprint,
+        schema=dict(task.cut.schema), source=text.digest(task.text, Path(folder) / ".digests.json"), vocabulary=task.vocabulary.fingerprint,
     )
 
 
@@ -108,7 +119,7 @@ def build(task: Task, split: str, folder: str, workers: int | None = None, progr
     """
     if split not in SPLITS:
         raise UserError(f"split {split!r} is not known: use one of {', '.join(SPLITS)}")
-    what = describe(task, split)
+    what = describe(task, split, folder)
     key = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]
     final = Path(folder) / f"{task.name}-{split}-{key}"
     if not final.exists():
@@ -121,7 +132,7 @@ def _make(task: Task, split: str, what: dict, final: Path, workers: int | None, 
         final.parent.mkdir(parents=True, exist_ok=True)
         part = Path(tempfile.mkdtemp(prefix=f".{final.name}-", dir=final.parent))
     except OSError as e:
-        raise UserError(f"cannot write the data cache in {final.parent} ({e.strerror}): give a folder that can be written") from e
+        raise _no_room(final, e) from e
     try:
         _fill(task, split, what, part, workers, progress)
         part.chmod(0o755)  # mkdtemp's 0700 would hide the cache from other users
@@ -129,8 +140,15 @@ def _make(task: Task, split: str, what: dict, final: Path, workers: int | None, 
             part.rename(final)
         if not final.exists():
             raise UserError(f"cannot rename {part} to {final}: check the folder's permissions")
+    except OSError as e:
+        raise _no_room(final, e) from e
     finally:
         shutil.rmtree(part, ignore_errors=True)
+
+
+def _no_room(final: Path, fault: OSError) -> UserError:
+    return UserError(f"cannot write the data cache in {final.parent} ({fault.strerror or fault}): make room there, or give a folder "
+                     "that can be written")
 
 
 def _fill(task: Task, split: str, what: dict, part: Path, workers: int | None, progress: bool) -> None:
@@ -154,7 +172,7 @@ def _run(task: Task, split: str, paths: list[str], faults: collections.Counter, 
     """write_shard's results in the order of shards; at most workers + 1 shards of text are held."""
     dealt = deal(task, split, faults)
     if workers is None:
-        size = sum(path.stat().length for path in text.files(task.text))
+        size = sum(text.size_and_time(path)[0] for path in text.files(task.text))
         workers = 1 if size < SMALL else len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     console = rich.console.Console(stderr=True)  # standard output may be read by a program
     with rich.progress.Progress(console=console, disable=not (progress and console.is_terminal), transient=True) as bar:

@@ -1,11 +1,16 @@
 """Texts on disk to documents, train and validation split, runs of documents for the cache builder."""
 import collections
+import contextlib
 import gzip
 import hashlib
+import json
 import lzma
+import os
 import re
+import time
 import zlib
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import BinaryIO
 
 from etils import epath
@@ -36,16 +41,54 @@ def files(paths: str | Sequence[str]) -> list[epath.Path]:
     return found
 
 
-def digest(paths: str | Sequence[str]) -> str:
-    """sha256 of the files' bytes as they lie on disk, in order."""
-    whole = hashlib.sha256()
+def digest(paths: str | Sequence[str], memo: Path | None = None) -> str:
+    """sha256 of the files' bytes as they lie on disk, in order.
+
+    memo: a file that remembers the digest of a file of this name, size and time of change, so that a large text is not
+    read at every start; one that was changed within the last two seconds is not remembered, it may still be written.
+    """
+    whole, known = hashlib.sha256(), _known(memo)
+    before = dict(known)
     for path in files(paths):
         try:
-            with path.open("rb") as f:
-                whole.update(hashlib.file_digest(f, "sha256").digest())
+            size, changed = size_and_time(path)
+            key = f"{path if '://' in str(path) else path.absolute()} {size} {changed}"
+            if key not in known:
+                with path.open("rb") as f:
+                    known[key] = hashlib.file_digest(f, "sha256").hexdigest()
         except OSError as e:
             raise _unreadable(path, e) from e
+        whole.update(bytes.fromhex(known[key]))
+        if time.time() - changed < 2:
+            del known[key]
+    if memo is not None and known != before:
+        _remember(memo, known)
     return whole.hexdigest()
+
+
+def size_and_time(path: epath.Path) -> tuple[int, int]:
+    """Bytes, and when it was changed in whole seconds."""
+    if "://" in str(path):
+        about = path.stat()
+        return about.length, int(about.mtime)
+    about = os.stat(path)  # epath's own fails for a user without a name, as in containers
+    return about.st_size, int(about.st_mtime)
+
+
+def _known(memo: Path | None) -> dict[str, str]:
+    try:
+        known = json.loads(memo.read_text()) if memo is not None else {}
+    except (OSError, ValueError):
+        return {}
+    return known if isinstance(known, dict) else {}
+
+
+def _remember(memo: Path, known: dict[str, str]) -> None:
+    with contextlib.suppress(OSError):  # nothing is lost but the next start's time
+        memo.parent.mkdir(parents=True, exist_ok=True)
+        partial = memo.with_name(f"{memo.name}.{os.getpid()}")
+        partial.write_text(json.dumps(known, indent=1))
+        partial.replace(memo)
 
 
 def _unreadable(path: epath.Path, error: Exception) -> UserError:

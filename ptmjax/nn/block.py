@@ -75,7 +75,7 @@ class Final(nnx.Module):
 
     def __call__(self, state: Array, context: dict[str, Array], memory: PyTree, key: Key | None,
                  capture: frozenset[str]) -> tuple[Array, PyTree, dict[str, Array]]:
-        return self.norm(state), memory, {}
+        return jax.tree.map(self.norm, state), memory, {}
 
     def init_memory(self, rows: int, reach: int | None = None) -> PyTree:
         return None

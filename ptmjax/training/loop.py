@@ -21,10 +21,11 @@ from etils import epath
 from jax.sharding import Mesh, NamedSharding
 
 from ptmjax.objectives.base import Objective
+from ptmjax.parallel.distributed import first_alone
 from ptmjax.parallel.sharding import rows_sharding
 from ptmjax.training.build import Build
 from ptmjax.training.checkpoint import Checkpoints
-from ptmjax.training.metrics import Lines, Totals, number
+from ptmjax.training.metrics import Files, Totals, number
 from ptmjax.training.state import Plan, TrainState
 from ptmjax.training.step import make_eval, make_step
 from ptmjax.types import Array, Batch, UserError, at_least
@@ -81,9 +82,7 @@ class Run(NamedTuple):
     mesh: Mesh
     every: Every
     checkpoints: Checkpoints
-    metrics: Lines | None  # None on all processes but the first
-    timing: Lines | None
-    watchers: Sequence[Watcher]
+    watchers: list[Watcher]  # none on all processes but the first
 
 
 def train(stages: Sequence[Stage], workdir: epath.PathLike, mesh: Mesh, *, seed: int = 0, every: Every = Every(), keep: int = 2,
@@ -95,23 +94,33 @@ def train(stages: Sequence[Stage], workdir: epath.PathLike, mesh: Mesh, *, seed:
     folder = epath.Path(workdir)
     plans = [plan_of(stage, mesh, seed) for stage in stages]
     ends = list(itertools.accumulate(stage.steps for stage in stages))
+    begins = [0, *ends[:-1]]
     stage_at = lambda step: next((i for i, end in enumerate(ends) if step <= end), len(ends) - 1)
     with contextlib.ExitStack() as stack:
         checkpoints = stack.enter_context(contextlib.closing(Checkpoints(folder / "checkpoints", keep, say)))
-        state = checkpoints.restore(lambda step: plans[stage_at(step)].abstract())
+        state = checkpoints.restore(lambda step: plans[stage_at(step)].abstract)
         state = plans[0].create() if state is None else state
         done = int(state.step)
-        run = Run(mesh, every, checkpoints, None, None, ())
-        if jax.process_index() == 0:
-            lines = [stack.enter_context(contextlib.closing(Lines(folder / name, done))) for name in ("metrics.jsonl", "timing.jsonl")]
-            run = Run(mesh, every, checkpoints, *lines, watch(done))
-        for stage, plan, end in zip(stages, plans, ends):
+        check_begin(int(state.loop["begin"]), done, begins[stage_at(done)])
+        run = Run(mesh, every, checkpoints, [])
+        first_alone(lambda: run.watchers.extend(open_watchers(stack, folder, done, watch)), f"opening the files of {folder}")
+        for stage, plan, begin, end in zip(stages, plans, begins, ends):
             if done < end:
-                begin = end - stage.steps
-                state = adopt(plan, state) if 0 < begin == done else state
+                state = adopt(plan, state, begin) if 0 < begin == done else state
                 state = run_stage(run, stage, plan, state, begin, end)
                 done = end
         return state
+
+
+def check_begin(found: int, done: int, begin: int) -> None:
+    """A finished stage keeps its length: the data of the present one are counted from its first step."""
+    if found != begin:
+        raise UserError(f"the run stands at step {done}, in a stage that began at step {found}; by the present settings it began at "
+                        f"{begin}: give the stages before it their earlier number of steps")
+
+
+def open_watchers(stack: contextlib.ExitStack, folder: epath.Path, done: int, watch: Callable[[int], Sequence[Watcher]]) -> list[Watcher]:
+    return [stack.enter_context(contextlib.closing(Files(folder, done))), *watch(done)]
 
 
 def plan_of(stage: Stage, mesh: Mesh, seed: int) -> Plan:
@@ -122,20 +131,21 @@ def plan_of(stage: Stage, mesh: Mesh, seed: int) -> Plan:
 def rehearse(plan: Plan, train: Spec, heldout: Spec) -> None:
     """Traces a step and an evaluation over batches of these keys: parts that do not fit together are found before anything
     is computed or written."""
-    rows, state = rows_sharding(plan.mesh), plan.abstract()
+    rows, state = rows_sharding(plan.mesh), plan.abstract
     batch = lambda spec: {key: jax.ShapeDtypeStruct((plan.rows, *shape), kind, sharding=rows) for key, (shape, kind) in spec.items()}
     with jax.set_mesh(plan.mesh):
         make_step(plan).eval_shape(state, batch(train))
         make_eval(plan.build, plan.objective, plan.seed).eval_shape(state.params, batch(heldout), state.carry, state.step)
 
 
-def adopt(plan: Plan, state: TrainState) -> TrainState:
+def adopt(plan: Plan, state: TrainState, begin: int) -> TrainState:
     """The state with which a later stage begins: its own carry, and its own optimizer where that has another tree."""
     new = plan.create()
     if state.params.keys() != new.params.keys():
         raise UserError(f"a stage has other parameters than the one before it: {sorted(state.params.keys() ^ new.params.keys())[:4]}")
     goes_on = jax.tree.structure(state.opt_state) == jax.tree.structure(new.opt_state)
-    return dataclasses.replace(state, carry=new.carry, opt_state=state.opt_state if goes_on else new.opt_state)
+    scalars = state.loop | {"begin": jax.device_put(np.int32(begin), new.loop["begin"].sharding)}
+    return dataclasses.replace(state, carry=new.carry, opt_state=state.opt_state if goes_on else new.opt_state, loop=scalars)
 
 
 def run_stage(run: Run, stage: Stage, plan: Plan, state: TrainState, begin: int, end: int) -> TrainState:
@@ -152,12 +162,13 @@ def run_stage(run: Run, stage: Stage, plan: Plan, state: TrainState, begin: int,
             if due(step, end, run.every.log):
                 numbers = {"rate": stage.optimizer.rate(step - 1)} | metrics
                 line = {"step": step} | {name: number(x) for name, x in sorted(numbers.items())}
-                log(run, line, time.perf_counter() - since, tokens)
+                seconds = time.perf_counter() - since
+                tell(run, "trained", line, seconds, tokens)
                 tokens = 0
             if due(step, end, run.every.evaluate):
                 for name, heldout in stage.heldout.items():
                     found = evaluate(plan, eval_fn, state.params, step, heldout(rows_sharding(run.mesh), stage.rows))
-                    report(run, {"step": step, "set": name} | found)
+                    tell(run, "evaluated", {"step": step, "set": name} | found)
             if due(step, end, run.every.save):
                 run.checkpoints.save(step, state)
             if tokens == 0:  # evaluation and saving are not the step's time
@@ -169,26 +180,15 @@ def due(step: int, end: int, every: int) -> bool:
     return step == end or (every > 0 and step % every == 0)
 
 
-def log(run: Run, line: dict, seconds: float, tokens: int) -> None:
-    if run.metrics is not None:
-        run.metrics.write(line)
-        run.timing.write({"step": line["step"], "seconds": round(seconds, 4), "tokens": tokens})
-    for watcher in run.watchers:
-        watcher.trained(line, seconds, tokens)
-
-
-def report(run: Run, line: dict) -> None:
-    if run.metrics is not None:
-        run.metrics.write(line)
-    for watcher in run.watchers:
-        watcher.evaluated(line)
+def tell(run: Run, what: str, *about) -> None:
+    """Calls method `what` of the watchers; a disk that is full for process 0 ends all processes."""
+    first_alone(lambda: [getattr(watcher, what)(*about) for watcher in run.watchers], "writing its log")
 
 
 def evaluate(plan: Plan, eval_fn: Callable, params: dict[str, Array], step: int, batches: Iterator[Batch]) -> dict[str, float]:
     """Losses and metrics over all records of `batches`, each counted once, and how many there were."""
     losses, metrics, records = Totals(), Totals(), 0
-    start = lambda params: plan.objective.init_carry(plan.build.nets(params), plan.rows)
-    carry = jax.jit(start, out_shardings=rows_sharding(plan.mesh))(params)
+    carry = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype, device=x.sharding), plan.abstract.carry)
     for batch in batches:
         sums, others, carry = eval_fn(params, batch, carry, jnp.int32(step))
         losses.add(sums)

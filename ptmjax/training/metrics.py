@@ -48,6 +48,24 @@ class Lines:
             self.file.close()
 
 
+class Files:
+    """metrics.jsonl and timing.jsonl of a run folder, cut to the first `keep` steps: who writes down what is trained."""
+
+    def __init__(self, folder: epath.PathLike, keep: int):
+        self.metrics, self.timing = (Lines(epath.Path(folder) / name, keep) for name in ("metrics.jsonl", "timing.jsonl"))
+
+    def trained(self, line: Mapping, seconds: float, tokens: int) -> None:
+        self.metrics.write(line)
+        self.timing.write({"step": line["step"], "seconds": round(seconds, 4), "tokens": tokens})
+
+    def evaluated(self, line: Mapping) -> None:
+        self.metrics.write(line)
+
+    def close(self) -> None:
+        self.metrics.close()
+        self.timing.close()
+
+
 @contextlib.contextmanager
 def on_disk(path: epath.Path) -> Iterator[None]:
     """A fault of the disk becomes one line."""

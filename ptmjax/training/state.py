@@ -2,8 +2,10 @@
 
 B rows of a batch.
 """
+import functools
 import zlib
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +26,7 @@ class TrainState:
     opt_state: PyTree  # of the parameters that are not frozen
     rng: Array  # () typed key; the step's keys are fold_ins of it, so nothing else is to be saved
     carry: PyTree  # the objective's: leaves [B, ...], cut into micro-batches with the batch
-    loop: dict[str, Array]  # scalars of the loop: skipped (non-finite steps so far)
+    loop: dict[str, Array]  # () int32: skipped (non-finite steps so far), begin (the step at which the present stage began)
 
 
 def key_of(seed: int, name: str) -> Array:
@@ -32,7 +34,8 @@ def key_of(seed: int, name: str) -> Array:
     return jax.random.fold_in(jax.random.key(seed), zlib.crc32(name.encode()))
 
 
-class Plan(NamedTuple):
+@dataclass(frozen=True)
+class Plan:
     """All that is fixed before the first step: what it builds, where it lies, without an array made."""
 
     build: Build
@@ -50,8 +53,9 @@ class Plan(NamedTuple):
         """The state at step 0 (under jit)."""
         params = self.build.init(key_of(self.seed, "params"))
         return TrainState(jnp.int32(0), params, self.tx.init(self.trainable(params)), key_of(self.seed, "step"),
-                          self.objective.init_carry(self.build.nets(params), self.rows), {"skipped": jnp.int32(0)})
+                          self.objective.init_carry(self.build.nets(params), self.rows), {"skipped": jnp.int32(0), "begin": jnp.int32(0)})
 
+    @functools.cached_property
     def abstract(self) -> TrainState:
         """Shapes, types and shardings of the state; a mesh or batch that does not divide is a UserError."""
         parts = row_shards(self.mesh) * self.micro
@@ -65,12 +69,12 @@ class Plan(NamedTuple):
         params = {n: placed(self.mesh, n, leaf.shape, leaf.names) for n, leaf in self.build.leaves.items()}
         rows = rows_sharding(self.mesh)
         shardings = TrainState(everywhere, params, follow(state.opt_state, state.params, params, everywhere), everywhere,
-                               jax.tree.map(lambda _: rows, state.carry), {"skipped": everywhere})
+                               jax.tree.map(lambda _: rows, state.carry), dict.fromkeys(state.loop, everywhere))
         return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), state, shardings)
 
     def create(self) -> TrainState:
         """The state at step 0, every array made where it will live."""
-        shardings = jax.tree.map(lambda x: x.sharding, self.abstract())
+        shardings = jax.tree.map(lambda x: x.sharding, self.abstract)
         with jax.set_mesh(self.mesh):
             return jax.jit(self.born, out_shardings=shardings)()
 

@@ -41,10 +41,10 @@ def make_step(plan: Plan) -> Callable[[TrainState, Batch], tuple[TrainState, dic
         report = {"loss": objective.total(means), "grad_norm": norm, "skipped": skipped}
         report |= {f"gap/{name}": jnp.abs(sums[name].weight - w) for name, w in promised.items()}
         state = TrainState(state.step + 1, keep(optax.apply_updates(train, updates), train) | frozen, keep(opt_state, state.opt_state),
-                           state.rng, keep(join(carry), state.carry), {"skipped": skipped})
+                           state.rng, keep(join(carry), state.carry), state.loop | {"skipped": skipped})
         return state, report | means | {name: s.mean() for name, s in metrics.items()}
 
-    return jax.jit(step, donate_argnums=0, out_shardings=(jax.tree.map(lambda x: x.sharding, plan.abstract()), None))
+    return jax.jit(step, donate_argnums=0, out_shardings=(jax.tree.map(lambda x: x.sharding, plan.abstract), None))
 
 
 def micro_loss(plan: Plan, state: TrainState, frozen: dict[str, Array], promised: dict[str, Array]) -> Callable:

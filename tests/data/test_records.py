@@ -1,11 +1,13 @@
 import json
 import os
 import pickle
+import resource
 import signal
 import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -73,8 +75,6 @@ def test_any_number_of_workers_gives_the_same_bytes(task, tmp_path):
 
 
 def test_reused_until_something_changes(task, tmp_path, text, english, monkeypatch):
-    from dataclasses import replace
-
     folder = make(task, tmp_path).folder
     before = folder.stat().st_mtime_ns
     assert make(task, tmp_path).folder == folder and folder.stat().st_mtime_ns == before
@@ -196,7 +196,7 @@ def test_killed_builds_leave_no_half_cache(task, tmp_path):
         assert run.wait() == -signal.SIGKILL
         run.stdout.close()
         assert [p.name for p in cache.iterdir() if not p.name.startswith(".")] == []
-    assert len(list(cache.iterdir())) == 2  # the leftovers
+    assert len(list(cache.glob(".sea-*"))) == 2  # the leftovers
     assert files(make(task, cache).folder) == files(make(task, tmp_path / "calm").folder)
 
 
@@ -208,7 +208,22 @@ def test_two_builders_at_once(task, tmp_path):
     for t in threads:
         t.join()
     assert len(found) == 3 and len({r.folder for r in found}) == 1
-    assert [p.name.startswith("sea-train-") for p in (tmp_path / "cache").iterdir()] == [True]
+    assert [p.name.startswith("sea-train-") for p in (tmp_path / "cache").iterdir() if p.name != ".digests.json"] == [True]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_full_disk_is_one_line(task, tmp_path, text, workers):
+    """Writing past a limit on the size of files fails as writing to a full disk does."""
+    text.write_text(text.read_text() * 40)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
+    try:
+        with pytest.raises(UserError, match=r"cannot write the data cache in .*cache .*large.*: make room there"):
+            make(replace(task, shards=1), tmp_path / "cache", workers=workers)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list((tmp_path / "cache").glob("*sea*")) == []
+    assert len(make(task, tmp_path / "cache")) > 100
 
 
 def test_faults_come_out_as_they_are(task, tmp_path, text):
@@ -220,7 +235,7 @@ def test_faults_come_out_as_they_are(task, tmp_path, text):
     text.write_bytes(b"\0")
     with pytest.raises(UserError, match="is binary"):
         make(task, tmp_path / "cache")
-    assert list((tmp_path / "cache").iterdir()) == []
+    assert list((tmp_path / "cache").glob("*sea*")) == []
     text.unlink()
     with pytest.raises(UserError, match="does not exist"):
         make(task, tmp_path / "cache", workers=2)

@@ -1,6 +1,7 @@
 import collections
 import gzip
 import lzma
+import os
 
 import pytest
 from hypothesis import given, settings
@@ -94,6 +95,27 @@ def test_digest_follows_the_bytes(tmp_path):
     assert digest(str(tmp_path / "a")) == digest([str(tmp_path / "b")])
     (tmp_path / "b").write_text("b")
     assert digest(str(tmp_path / "a")) != digest(str(tmp_path / "b"))
+
+
+def test_a_memo_saves_reading_a_text_that_stays(tmp_path):
+    path, memo = tmp_path / "a", tmp_path / "cache" / "memo"
+    path.write_text("aa")
+    fresh = digest(str(path), memo)
+    assert not memo.exists() and fresh == digest(str(path))  # it may still be written in this second
+    os.utime(path, (1e9, 1e9))
+    assert digest(str(path), memo) == fresh and memo.exists()
+    path.write_text("bb")
+    os.utime(path, (1e9, 1e9))
+    assert digest(str(path), memo) == fresh  # the memo's
+    os.utime(path, (1e9, 1e9 + 1))
+    other = digest(str(path), memo)
+    assert other == digest(str(path)) != fresh
+    for broken in ("{", "[]", '{"a": 1}'):
+        memo.write_text(broken)
+        assert digest(str(path), memo) == other
+    path.unlink()
+    with pytest.raises(UserError, match="does not exist"):
+        digest(str(path), memo)
 
 
 def test_split_is_by_content():

@@ -8,9 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 
 from ptmjax.data import loader, order
 from ptmjax.models.context import Context
@@ -18,10 +16,8 @@ from ptmjax.models.embedders import Embedder, Positions, Table
 from ptmjax.models.heads import VocabularyHead
 from ptmjax.models.network import Network
 from ptmjax.nn.block import Block
-from ptmjax.nn.dropout import dropout
-from ptmjax.nn.linear import Linear
 from ptmjax.nn.stack import Stack
-from ptmjax.objectives.base import Encoding, Objective, weighted
+from ptmjax.objectives.base import Encoding, Objective
 from ptmjax.objectives.token import Mlm
 from ptmjax.parallel.mesh import AXES, make_mesh
 from ptmjax.training.build import Build
@@ -29,7 +25,7 @@ from ptmjax.training.checkpoint import leaves
 from ptmjax.training.loop import Every, Stage, train
 from ptmjax.training.optimizer import AdamW, linear
 from ptmjax.training.state import TrainState
-from ptmjax.types import fold
+from tests.systems.lstm import Lstm, NextToken
 
 MASK, FIRST, SIZE = 1, 4, 60
 LONGEST, D, ROWS = 32, 16, 8
@@ -50,39 +46,6 @@ def shift(example: Mapping, rng: np.random.Generator, lookup: Sequence, length: 
     return {"tokens": example["text"][:length], "targets": example["text"][1 : length + 1], "weights": np.ones(length, np.float32)}
 
 
-class Lstm(nnx.Module):
-    """[B, L, D] -> [B, L, D]; memory is cell and output, each [B, D]."""
-
-    def __init__(self, *, key):
-        self.gates = Linear(2 * D, 4 * D, ("embed", "mlp"), init="fan_in", key=key)
-
-    def init_memory(self, rows, reach=None):
-        return {"c": jnp.zeros((rows, D)), "h": jnp.zeros((rows, D))}
-
-    def __call__(self, state, context, memory, key, capture):
-        def cell(m, x):
-            i, f, g, o = jnp.split(self.gates(jnp.concatenate([x, m["h"]], -1)), 4, -1)
-            c = jax.nn.sigmoid(f) * m["c"] + jax.nn.sigmoid(i) * jnp.tanh(g)
-            h = jax.nn.sigmoid(o) * jnp.tanh(c)
-            return {"c": c, "h": h}, h
-
-        memory, y = jax.lax.scan(cell, memory, state.swapaxes(0, 1))
-        return state + dropout(y.swapaxes(0, 1), 0.2, key), memory, {}
-
-
-class NextToken(Objective):
-    def weights(self, batch):
-        return {"lm": batch["weights"].sum()}
-
-    def init_carry(self, nets, rows):
-        return nets["model"].init_memory(rows)
-
-    def losses(self, nets, batch, keys, step, carry):
-        h, carry, _ = nets["model"].encode(batch, fold(keys.dropout, "model"), carry)
-        loss, hit = nets["model"].nll("mlm", h, batch["targets"])
-        return {"lm": weighted(loss, batch["weights"])}, carry, {"accuracy": weighted(hit, batch["weights"])}
-
-
 def bert(frozen: Sequence[str] = (), width: int = D) -> tuple[Build, Objective]:
     embedder = partial(Embedder, {"tokens": partial(Table, "tokens", SIZE, width), "positions": partial(Positions, LONGEST, width)}, width)
     stack = partial(Stack, [(partial(Block, width, 8, 32), 2)])
@@ -92,7 +55,7 @@ def bert(frozen: Sequence[str] = (), width: int = D) -> tuple[Build, Objective]:
 
 def lstm(frozen: Sequence[str] = ()) -> tuple[Build, Objective]:
     embedder = partial(Embedder, {"tokens": partial(Table, "tokens", SIZE, D)}, D)
-    net = partial(Network, embedder, None, partial(Stack, [(Lstm, 2)]), {"mlm": partial(VocabularyHead, SIZE, D, act=None)})
+    net = partial(Network, embedder, None, partial(Stack, [(partial(Lstm, D), 2)]), {"lm": partial(VocabularyHead, SIZE, D, act=None)})
     return Build({"model": net}, {}, frozen), NextToken()
 
 

@@ -92,7 +92,7 @@ def run(system: System, shape: tuple[int, int, int] = ONE, micro: int = 1, steps
     """Steps begin ... steps - 1 of a run of `total`: the metrics of each, and the state. `params` replace initial ones."""
     plan, step = compiled(system, shape, micro, peak, total or steps, rows)
     lines = []
-    state = placed(born(system, rows), plan.abstract()) if state is None else state
+    state = placed(born(system, rows), plan.abstract) if state is None else state
     state = replaced(state, params) if params else state
     with jax.set_mesh(plan.mesh):
         for batch in batches(system.source(rows=rows), rows, rows_sharding(plan.mesh), begin, steps):

@@ -74,7 +74,7 @@ def test_resumed_at_5_of_10_is_bit_equal(name, tmp_path):
     checkpoints.save(5, middle)
     checkpoints.close()
     plan, _ = compiled(SYSTEMS[name], ONE, 1, PEAK, 10, ROWS)
-    rest, last = run(SYSTEMS[name], begin=5, state=Checkpoints(tmp_path).restore(lambda step: plan.abstract()), change=unequal)
+    rest, last = run(SYSTEMS[name], begin=5, state=Checkpoints(tmp_path).restore(lambda step: plan.abstract), change=unequal)
     assert first + rest == whole and len(rest) == 5
     for x, y in zip(arrays(last), arrays(final), strict=True):
         np.testing.assert_array_equal(x, y)

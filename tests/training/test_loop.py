@@ -56,7 +56,7 @@ def two_stages(tmp_path_factory):
 def test_a_later_stage_begins_its_carry_and_optimizer_anew(two_stages):
     folder, final = two_stages
     second = plan_of(lstm_stages()[1], tiny.mesh_of(*ONE), 3)
-    boundary = tiny.arrays(loop.adopt(second, restored(folder, 4, lstm_stages()[0])))
+    boundary = tiny.arrays(loop.adopt(second, restored(folder, 4, lstm_stages()[0]), 4))
     assert boundary["step"] == 4
     carried = [name for name in boundary if name.startswith("carry/")]
     assert carried and not any(boundary[name].any() for name in carried) and all(final[name].any() for name in carried)
@@ -70,20 +70,21 @@ def test_a_later_stage_begins_its_carry_and_optimizer_anew(two_stages):
 
 
 def restored(folder, step, stage):
-    return ocp.load(folder / "checkpoints" / str(step), plan_of(stage, tiny.mesh_of(*ONE), 3).abstract())
+    return ocp.load(folder / "checkpoints" / str(step), plan_of(stage, tiny.mesh_of(*ONE), 3).abstract)
 
 
 def test_the_same_trainable_parameters_keep_their_optimizer(two_stages):
     folder, _ = two_stages
     first, second = lstm_stages(frozen=())
     state = restored(folder, 4, first)
-    after = tiny.arrays(loop.adopt(plan_of(second, tiny.mesh_of(*ONE), 3), state))
+    after = tiny.arrays(loop.adopt(plan_of(second, tiny.mesh_of(*ONE), 3), state, 4))
     before = tiny.arrays(state)
     for name in before:
         if name.startswith("carry/"):
             assert before[name].any() and not after[name].any()
-        else:
+        elif name != "loop/begin":
             assert after[name].tobytes() == before[name].tobytes(), name
+    assert (before["loop/begin"], after["loop/begin"]) == (0, 4)
 
 
 @pytest.mark.parametrize("step", [2, 4, 5])
@@ -94,6 +95,33 @@ def test_a_resume_inside_at_the_boundary_and_after_it(two_stages, tmp_path, step
     state = loop.train(lstm_stages(), tmp_path / "run", tiny.mesh_of(*ONE), seed=3, every=OFTEN, keep=99)
     same(tiny.arrays(state), final)
     assert lines_of(tmp_path / "run") == lines_of(folder)
+
+
+@pytest.fixture(scope="module")
+def all_trained(tmp_path_factory):
+    """The folder of a run of two stages of 4 and 3 steps that train the same parameters."""
+    folder = tmp_path_factory.mktemp("all")
+    loop.train(lstm_stages(frozen=()), folder, tiny.mesh_of(*ONE), seed=3, every=OFTEN, keep=99)
+    return folder
+
+
+@pytest.mark.parametrize("step, first, fault", [
+    (5, 3, "began at step 4; by the present settings it began at 3"), (5, 6, "began at step 4; by the present settings it began at 0"),
+    (4, 3, "began at step 0; by the present settings it began at 3"), (5, 4, None), (4, 6, None), (2, 3, None),
+])
+def test_a_finished_stage_keeps_its_length(all_trained, tmp_path, step, first, fault):
+    """The second stage counts its data from its first step: a boundary moved behind the run's back would give other records."""
+    shutil.copytree(all_trained, tmp_path / "run")
+    rows_left(tmp_path / "run", step)
+    stages = lstm_stages(first, 7 - first, frozen=())
+    go = lambda: loop.train(stages, tmp_path / "run", tiny.mesh_of(*ONE), seed=3, every=OFTEN, keep=99)
+    if fault is None:
+        assert int(go().step) == 7
+        return
+    before = lines_of(tmp_path / "run")
+    with pytest.raises(UserError, match=f"stands at step {step}, in a stage that {fault}: give"):
+        go()
+    assert lines_of(tmp_path / "run") == before
 
 
 def test_another_batch_size_under_a_carry_is_refused(two_stages, tmp_path):
@@ -107,7 +135,7 @@ def test_another_batch_size_under_a_carry_is_refused(two_stages, tmp_path):
 def test_stages_with_other_parameters_are_refused():
     first, second = tiny.stage(tiny.lstm, 3), tiny.stage(tiny.bert, 3)
     with pytest.raises(UserError, match="other parameters than the one before it"):
-        loop.adopt(plan_of(second, tiny.mesh_of(*ONE), 3), plan_of(first, tiny.mesh_of(*ONE), 3).create())
+        loop.adopt(plan_of(second, tiny.mesh_of(*ONE), 3), plan_of(first, tiny.mesh_of(*ONE), 3).create(), 4)
 
 
 # ------------------------------------------------------------------ lines, watchers, compiling

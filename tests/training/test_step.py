@@ -1,4 +1,5 @@
 """The step: micro-batches, promised denominators, frozen parameters, non-finite gradients, births on a mesh."""
+import dataclasses
 import functools
 
 import jax
@@ -175,7 +176,7 @@ def test_a_step_that_is_not_finite_changes_nothing_and_is_counted(micro):
 def test_frozen_parameters_keep_their_bits_and_have_no_optimizer_state():
     build = Build({"model": Line, "teacher": Line}, frozen=["teacher/*", "model/bias"])
     p = plan(build=build)
-    p = p._replace(tx=AdamW(lambda step: 0.1).transform(p.trainable(build.leaves)))
+    p = dataclasses.replace(p, tx=AdamW(lambda step: 0.1).transform(p.trainable(build.leaves)))
     first = {n: np.asarray(x) for n, x in p.create().params.items()}
     state, _ = run(p, [unequal(4)] * 2)
     for name in first:
@@ -224,7 +225,7 @@ def test_bytes_per_device_of_bert_base(shape, shards):
     """Parameters and Adam's moments lie over fsdp and model (shards of them), copied over data; nothing is allocated."""
     build = bert(30522, 768, 12, 12, 3072, length=512, types=2)
     p = plan(pretraining(), build=build, mesh=make_mesh(shape), tx=AdamW(lambda step: 0.1).transform(build.leaves))
-    state = p.abstract()
+    state = p.abstract
     for tree, copies in ((state.params, 1), (state.opt_state, 2)):
         leaves = jax.tree.leaves(tree)
         total = sum(x.size * x.dtype.itemsize for x in leaves)
@@ -234,7 +235,7 @@ def test_bytes_per_device_of_bert_base(shape, shards):
 
 def test_a_batch_that_does_not_divide_is_a_user_error():
     with pytest.raises(UserError, match="a batch of 8 rows does not divide by 4 row shards of the mesh times 4 micro-batches: make the batch a multiple of 16"):
-        plan(mesh=make_mesh("data=2,fsdp=2,model=2"), micro=4).abstract()
+        plan(mesh=make_mesh("data=2,fsdp=2,model=2"), micro=4).abstract
 
 
 def test_a_carry_must_count_rows():
@@ -243,7 +244,7 @@ def test_a_carry_must_count_rows():
             return {"seen": jnp.zeros(())}
 
     with pytest.raises(ValueError, match=r"carry\['seen'\] is \[\]: its first axis must count the 8 rows"):
-        plan(Bad()).abstract()
+        plan(Bad()).abstract
 
 
 def test_evaluation_has_no_dropout_and_is_independent_of_the_batches():
