@@ -1,0 +1,114 @@
+"""BERT (Devlin et al. 2019) in transformers' layout.
+
+N layers.
+"""
+from collections.abc import Mapping
+from functools import partial
+
+from flax import nnx
+
+from ptmjax.convert.names import Name, linear, norm
+from ptmjax.convert.network import act_name, act_of, need
+from ptmjax.models.context import Context
+from ptmjax.models.embedders import Embedder, Positions, Table
+from ptmjax.models.heads import Classifier, VocabularyHead
+from ptmjax.models.network import Network
+from ptmjax.nn import masks
+from ptmjax.nn.block import Block
+from ptmjax.nn.stack import Stack
+from ptmjax.training.build import Build
+
+TIES = {"model/heads/mlm/table": "model/embedder/parts/tokens/table"}
+# What transformers makes of other tensors, or what older files hold twice.
+DERIVED = {"cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+           "cls.predictions.decoder.bias": "cls.predictions.bias"}
+KINDS = {("mlm", "nsp"): "BertForPreTraining", ("mlm",): "BertForMaskedLM", ("nsp",): "BertForNextSentencePrediction", (): "BertModel"}
+
+
+def embeddings(ours: str, theirs: str) -> list[Name]:
+    """Tokens, positions and types, summed and normed."""
+    parts = {"tokens": "word_embeddings", "positions": "position_embeddings", "types": "token_type_embeddings"}
+    tables = [Name(f"{ours}/parts/{part}/table", f"{theirs}.{name}.weight") for part, name in parts.items()]
+    return tables + norm(f"{ours}/norm", f"{theirs}.LayerNorm")
+
+
+def layers(ours: str, theirs: str) -> list[Name]:
+    """The stacked post-LN blocks."""
+    a, b = f"{ours}/groups/0", f"{theirs}.layer.{{}}"
+    return [
+        *(name for part in ("query", "key", "value") for name in linear(f"{a}/attention/{part}", f"{b}.attention.self.{part}")),
+        *linear(f"{a}/attention/out", f"{b}.attention.output.dense"), *norm(f"{a}/norms/attention", f"{b}.attention.output.LayerNorm"),
+        *linear(f"{a}/mlp/wi", f"{b}.intermediate.dense"), *linear(f"{a}/mlp/wo", f"{b}.output.dense"),
+        *norm(f"{a}/norms/mlp", f"{b}.output.LayerNorm"),
+    ]
+
+
+NAMES = [
+    *embeddings("model/embedder", "bert.embeddings"), *layers("model/stack", "bert.encoder"),
+    *linear("model/heads/mlm/transform", "cls.predictions.transform.dense"),
+    *norm("model/heads/mlm/norm", "cls.predictions.transform.LayerNorm"), Name("model/heads/mlm/bias", "cls.predictions.bias"),
+    *linear("model/heads/nsp/dense", "bert.pooler.dense"), *linear("model/heads/nsp/out", "cls.seq_relationship"),
+]
+
+
+def plain(name: str) -> str:
+    """A tensor's name as transformers writes it today: older files have gamma and beta, bare encoders no "bert."."""
+    name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+    return name if name.startswith(("bert.", "cls.")) else f"bert.{name}"
+
+
+def encoder(config: Mapping, width: int, embed: int, heads: Mapping = {}, project=None):
+    """A factory of the encoder that config.json describes."""
+    eps, rate, init = config["layer_norm_eps"], config["hidden_dropout_prob"], config.get("initializer_range", 0.02)
+    table = partial(Table, width=embed, init=init)
+    parts = {"tokens": partial(table, "tokens", config["vocab_size"]),
+             "types": partial(table, "types", config["type_vocab_size"], vocabulary=False),
+             "positions": partial(Positions, config["max_position_embeddings"], embed, init=init)}
+    block = partial(Block, width, config["num_attention_heads"], config["intermediate_size"], act=act_of(config["hidden_act"]), eps=eps,
+                    rate=rate, attention_rate=config["attention_probs_dropout_prob"], init=init)
+    return partial(Network, partial(Embedder, parts, embed, eps=eps, rate=rate), Context,
+                   partial(Stack, [(block, config["num_hidden_layers"])]), heads, project=project)
+
+
+def build(config: Mapping, tensors: Mapping) -> Build:
+    """The networks of a folder, with the heads that it has."""
+    width, named = config["hidden_size"], {plain(name) for name in tensors}
+    part = dict(eps=config["layer_norm_eps"], init=config.get("initializer_range", 0.02))
+    heads = {}
+    if "cls.predictions.bias" in named:
+        heads["mlm"] = partial(VocabularyHead, config["vocab_size"], width, act=act_of(config["hidden_act"]), **part)
+    if "cls.seq_relationship.weight" in named:
+        heads["nsp"] = partial(Classifier, 2, width, init=part["init"])
+    return Build({"model": encoder(config, width, width, heads)}, TIES if "mlm" in heads else {})
+
+
+def sizes(net: Network) -> dict:
+    """What config.json says of an encoder; a UserError where BERT's layout has no place for something."""
+    embedder, context, block = net.embedder, net.context, net.stack.groups[0]
+    need(set(embedder.parts) == {"tokens", "positions", "types"}, "its embeddings must be tokens, positions and types")
+    need(isinstance(embedder.norm, nnx.Module) and embedder.norm.bias is not None, "a layer norm must follow the embeddings")
+    need(context is not None and context.see is masks.full and context.rotary is None and context.bias is None,
+         "attention must be full, without rotary or relative positions")
+    need(len(net.stack.groups) == 1 and isinstance(block, Block) and not block.pre and block.cross is None,
+         "its stack must be one group of post-norm blocks")
+    need(block.mlp.gate is None and block.mlp.wi.bias is not None and block.norms["mlp"].bias is not None, "biases, no gates")
+    tokens, table = embedder.parts["tokens"].table, lambda name: embedder.parts[name].table.shape[0]
+    return {
+        "vocab_size": tokens.shape[0] - tokens.get_metadata("unused") // tokens.shape[1], "hidden_size": block.mlp.wo.kernel.shape[-1],
+        "num_hidden_layers": net.stack.counts[0], "num_attention_heads": block.attention.heads,
+        "intermediate_size": block.mlp.wi.kernel.shape[-1], "hidden_act": act_name(block.mlp.act), "hidden_dropout_prob": block.rate,
+        "attention_probs_dropout_prob": block.attention_rate, "max_position_embeddings": table("positions"),
+        "type_vocab_size": table("types"), "layer_norm_eps": block.norms["mlp"].eps,
+    }
+
+
+def is_one(nets: Mapping[str, Network]) -> bool:
+    return set(nets) == {"model"} and nets["model"].decoder is None
+
+
+def config(nets: Mapping[str, Network]) -> dict:
+    """config.json of the network, as transformers wants it."""
+    heads = tuple(sorted(nets["model"].heads))
+    need(heads in KINDS, f"its heads are {', '.join(heads)}; known are mlm and nsp")
+    about = {"architectures": [KINDS[heads]], "model_type": "bert", "pad_token_id": 0, "tie_word_embeddings": True}
+    return about | sizes(nets["model"])
