@@ -42,7 +42,10 @@ class Stage:
 
 @dataclass(frozen=True)
 class Experiment:
-    """networks: name -> factory taking `key`. ties: path or prefix -> the path that owns it. mesh: "data=4,model=2"."""
+    """networks: name -> factory taking `key`. ties: path or prefix -> the path that owns it. mesh: "data=4,model=2".
+
+    init_from: the folder of a published model (config.json, model.safetensors) whose parameters a new run begins with.
+    """
 
     networks: Mapping[str, Callable]
     stages: Sequence[Stage]
@@ -53,6 +56,7 @@ class Experiment:
     compute: str = "float32"
     every: Every = Every()
     keep: int = 2
+    init_from: str | None = None
 
     def __post_init__(self):
         at_least(1, keep=self.keep, stages=len(self.stages))

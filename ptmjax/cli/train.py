@@ -1,11 +1,12 @@
 """ptmjax train: runs an experiment in a work folder, from where it stands."""
 import argparse
 import contextlib
+import functools
 import itertools
 import json
 import os
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import jax
@@ -15,9 +16,12 @@ from rich.console import Console
 from ptmjax.cli import config, readout, session
 from ptmjax.cli.experiment import Data, Experiment
 from ptmjax.cli.watchers import Progress, TensorBoard
+from ptmjax.convert import published
 from ptmjax.parallel.distributed import first_alone
 from ptmjax.parallel.mesh import make_mesh
 from ptmjax.training import loop
+from ptmjax.training.checkpoint import Checkpoints
+from ptmjax.training.state import Plan, TrainState
 from ptmjax.types import UserError
 
 HELP = "train an experiment (a gin file) in a work folder; called again, it goes on or says that it is done"
@@ -52,12 +56,13 @@ def run(args: argparse.Namespace) -> int:
         for stage, d in zip(stages, data):
             d.check_vocabulary(stage.build)
             loop.rehearse(loop.plan_of(stage, mesh, experiment.seed), d.source.spec, d.heldout_source.spec)
+        born = initial(experiment, args.workdir, stages[0], console)
     config.check_used()
     first_alone(lambda: take(args.workdir), f"--workdir {args.workdir}")
     console.print(f"{stages[-1].build.count():,} parameters, mesh {dict(mesh.shape)}", highlight=False)
     for d in data:  # on all processes: they wait for each other
         console.print(d.told(), highlight=False)
-    train(args, experiment, mesh, stages, console)
+    train(args, experiment, mesh, stages, console, born)
     if jax.process_index() == 0:
         conclude(args, data[-1], console)
     return 0
@@ -75,6 +80,14 @@ def fitting() -> Iterator[None]:
         where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "?"
         fault = f"{type(e).__name__}: {e}".splitlines()[0]
         raise UserError(f"the parts of this configuration do not fit together, at {where}: {fault} (PTMJAX_TRACEBACK=1 shows more)") from e
+
+
+def initial(experiment: Experiment, workdir: epath.Path, stage: loop.Stage, console: Console) -> Callable[[Plan], TrainState]:
+    """What makes the state at step 0; a published model is read before any folder is made."""
+    if experiment.init_from is None or Checkpoints(workdir / "checkpoints").steps():
+        return Plan.create
+    say = lambda text: console.print(text, highlight=False)
+    return functools.partial(published.born, published.initial(experiment.init_from, stage.build, say))
 
 
 def take(workdir: epath.Path) -> None:
@@ -95,7 +108,8 @@ def take(workdir: epath.Path) -> None:
         raise UserError(f"--workdir {workdir} cannot be used ({e.strerror or e}): name another folder") from e
 
 
-def train(args: argparse.Namespace, experiment: Experiment, mesh, stages: list[loop.Stage], console: Console) -> None:
+def train(args: argparse.Namespace, experiment: Experiment, mesh, stages: list[loop.Stage], console: Console,
+          born: Callable[[Plan], TrainState]) -> None:
     steps = sum(stage.steps for stage in stages)
     say = lambda text: console.print(text, highlight=False)
     with contextlib.ExitStack() as stack:
@@ -108,7 +122,8 @@ def train(args: argparse.Namespace, experiment: Experiment, mesh, stages: list[l
             board = stack.enter_context(contextlib.closing(TensorBoard(args.workdir / "tensorboard", done)))
             return [stack.enter_context(Progress(steps, done, console)), board]
 
-        loop.train(stages, args.workdir, mesh, seed=experiment.seed, every=experiment.every, keep=experiment.keep, watch=watch, say=say)
+        loop.train(stages, args.workdir, mesh, seed=experiment.seed, every=experiment.every, keep=experiment.keep, watch=watch, say=say,
+                   born=born)
 
 
 def conclude(args: argparse.Namespace, data: Data, console: Console) -> None:

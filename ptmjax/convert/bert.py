@@ -18,10 +18,8 @@ from ptmjax.nn.block import Block
 from ptmjax.nn.stack import Stack
 from ptmjax.training.build import Build
 
+MODEL = "bert"
 TIES = {"model/heads/mlm/table": "model/embedder/parts/tokens/table"}
-# What transformers makes of other tensors, or what older files hold twice.
-DERIVED = {"cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
-           "cls.predictions.decoder.bias": "cls.predictions.bias"}
 KINDS = {("mlm", "nsp"): "BertForPreTraining", ("mlm",): "BertForMaskedLM", ("nsp",): "BertForNextSentencePrediction", (): "BertModel"}
 
 
@@ -43,18 +41,30 @@ def layers(ours: str, theirs: str) -> list[Name]:
     ]
 
 
-NAMES = [
-    *embeddings("model/embedder", "bert.embeddings"), *layers("model/stack", "bert.encoder"),
-    *linear("model/heads/mlm/transform", "cls.predictions.transform.dense"),
-    *norm("model/heads/mlm/norm", "cls.predictions.transform.LayerNorm"), Name("model/heads/mlm/bias", "cls.predictions.bias"),
-    *linear("model/heads/nsp/dense", "bert.pooler.dense"), *linear("model/heads/nsp/out", "cls.seq_relationship"),
-]
+def names(build: Build, net: str) -> list[Name]:
+    return [
+        *embeddings("model/embedder", "bert.embeddings"), *layers("model/stack", "bert.encoder"),
+        *linear("model/heads/mlm/transform", "cls.predictions.transform.dense"),
+        *norm("model/heads/mlm/norm", "cls.predictions.transform.LayerNorm"), Name("model/heads/mlm/bias", "cls.predictions.bias"),
+        *linear("model/heads/nsp/dense", "bert.pooler.dense"), *linear("model/heads/nsp/out", "cls.seq_relationship"),
+    ]
+
+
+def network(tensors: Mapping) -> str:
+    """Which network a folder holds."""
+    return "model"
 
 
 def plain(name: str) -> str:
-    """A tensor's name as transformers writes it today: older files have gamma and beta, bare encoders no "bert."."""
+    """Older files have gamma and beta, bare encoders no "bert."."""
     name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
     return name if name.startswith(("bert.", "cls.")) else f"bert.{name}"
+
+
+def copies(config: Mapping) -> dict[str, str]:
+    """Tensor -> the one to which it is tied."""
+    return {"cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+            "cls.predictions.decoder.bias": "cls.predictions.bias"}
 
 
 def encoder(config: Mapping, width: int, embed: int, heads: Mapping = {}, project=None):
@@ -102,13 +112,14 @@ def sizes(net: Network) -> dict:
     }
 
 
-def is_one(nets: Mapping[str, Network]) -> bool:
+def mine(nets: Mapping[str, Network]) -> bool:
     return set(nets) == {"model"} and nets["model"].decoder is None
 
 
-def config(nets: Mapping[str, Network]) -> dict:
+def config(net: Network, build: Build, name: str) -> dict:
     """config.json of the network, as transformers wants it."""
-    heads = tuple(sorted(nets["model"].heads))
+    heads = tuple(sorted(net.heads))
     need(heads in KINDS, f"its heads are {', '.join(heads)}; known are mlm and nsp")
-    about = {"architectures": [KINDS[heads]], "model_type": "bert", "pad_token_id": 0, "tie_word_embeddings": True}
-    return about | sizes(nets["model"])
+    need(net.project is None, "its embeddings are of another width")
+    need("mlm" not in heads or build.owner("model/heads/mlm/table") == TIES["model/heads/mlm/table"], "its head must be tied to the tokens")
+    return {"architectures": [KINDS[heads]], "model_type": MODEL, "pad_token_id": 0, "tie_word_embeddings": True} | sizes(net)

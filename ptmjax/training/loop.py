@@ -1,6 +1,7 @@
 """The loop: stages of one run, taken up where it stopped.
 
-What is found first wins: the newest readable checkpoint of the work folder, else the initial law under the run's seed.
+What is found first wins: the newest readable checkpoint of the work folder, else what `born` makes: the initial law under
+the run's seed, with a published model's parameters in place where one is named.
 A run is a list of stages (BERT: length 128, then 512); the step counter, the parameters and the learning-rate schedule go
 on from stage to stage, the carry begins anew, and so does the optimizer where a stage trains other parameters.
 """
@@ -86,9 +87,11 @@ class Run(NamedTuple):
 
 
 def train(stages: Sequence[Stage], workdir: epath.PathLike, mesh: Mesh, *, seed: int = 0, every: Every = Every(), keep: int = 2,
-          watch: Callable[[int], Sequence[Watcher]] = lambda done: (), say: Callable[[str], None] = print) -> TrainState:
+          watch: Callable[[int], Sequence[Watcher]] = lambda done: (), say: Callable[[str], None] = print,
+          born: Callable[[Plan], TrainState] = Plan.create) -> TrainState:
     """Runs the stages from where the work folder stands and returns the last state.
 
+    born: makes the state at step 0 where the folder has no checkpoint (published.born: from a published model).
     watch: called on process 0 with the number of steps that are done, once that is known; gives who looks on.
     """
     folder = epath.Path(workdir)
@@ -99,7 +102,7 @@ def train(stages: Sequence[Stage], workdir: epath.PathLike, mesh: Mesh, *, seed:
     with contextlib.ExitStack() as stack:
         checkpoints = stack.enter_context(contextlib.closing(Checkpoints(folder / "checkpoints", keep, say)))
         state = checkpoints.restore(lambda step: plans[stage_at(step)].abstract)
-        state = plans[0].create() if state is None else state
+        state = born(plans[0]) if state is None else state
         done = int(state.step)
         check_begin(int(state.loop["begin"]), done, begins[stage_at(done)])
         run = Run(mesh, every, checkpoints, [])

@@ -4,6 +4,7 @@ from functools import partial
 
 import jax
 import numpy as np
+import optax
 import pytest
 import safetensors.numpy
 import torch
@@ -13,9 +14,11 @@ from ptmjax.convert import published
 from ptmjax.convert.names import real
 from ptmjax.models.context import Context
 from ptmjax.nn import masks
+from ptmjax.parallel.mesh import make_mesh
 from ptmjax.training.build import Build
+from ptmjax.training.state import Plan
 from ptmjax.types import UserError
-from tests.models.bert import TIES, VOCAB, batch, bert, network, off, wild
+from tests.models.bert import TIES, VOCAB, batch, bert, network, off, pretraining, wild
 
 NEAR = 1e-5
 SIZES = dict(vocab_size=VOCAB, hidden_size=24, num_hidden_layers=3, num_attention_heads=3, intermediate_size=40, max_position_embeddings=37,
@@ -109,12 +112,14 @@ def test_begin_takes_what_there_is_and_says_what_lacks(theirs, tmp_path):
     (tmp_path / "part" / "config.json").write_text((folder / "config.json").read_text())
     safetensors.numpy.save_file({n: x for n, x in tensors.items() if "predictions" not in n}, tmp_path / "part" / "model.safetensors")
     build, said = Build({"model": network()}, TIES), []
-    first = wild(build)
-    params = published.begin(tmp_path / "part", build, first, said.append)
+    plan = Plan(build, pretraining(), optax.sgd(0.1), make_mesh("model=2,fsdp=2,data=2"), 8, 0, 1)
+    found = published.initial(tmp_path / "part", build, said.append)
+    first, state = plan.create(), published.born(found, plan)
+    assert jax.tree.map(lambda x: x.sharding, state) == jax.tree.map(lambda x: x.sharding, first)
     assert len(said) == 1 and "model/heads/mlm/bias, model/heads/mlm/norm/bias" in said[0] and "keeps its initial law" in said[0]
     whole = published.load(folder)[1]
-    for name, x in params.items():
-        assert np.array_equal(x, first[name] if name.startswith("model/heads/mlm/") else whole[name]), name
+    for name, x in state.params.items():
+        assert np.array_equal(x, first.params[name] if name.startswith("model/heads/mlm/") else whole[name]), name
 
 
 def spoil(folder, target, config=None, drop=(), change=None):

@@ -1,0 +1,26 @@
+"""ptmjax export: the model of a work folder as a folder that transformers opens."""
+import argparse
+from pathlib import Path
+
+import numpy as np
+
+from ptmjax.cli import session
+from ptmjax.convert import published
+
+HELP = "write the model of a work folder as transformers reads it (config.json, model.safetensors, the vocabulary)"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    session.add_workdir(parser)
+    session.add_cache(parser)
+    parser.add_argument("--to", required=True, type=Path, metavar="FOLDER", help="a new folder")
+
+
+def run(args: argparse.Namespace) -> int:
+    held = session.saved(args.workdir)
+    stage = held.stages[-1]
+    build, vocabulary = held.build(stage), held.data(stage, args.cache).task.vocabulary
+    step, params = session.parameters(args.workdir, session.on_one_device(build))
+    published.export(build, {name: np.asarray(x) for name, x in params.items()}, args.to, vocabulary.save)
+    print(f"{args.to}: step {step} of {args.workdir}")
+    return 0
