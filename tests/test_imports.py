@@ -21,7 +21,7 @@ LAYERS = {  # layer -> what of ptmjax it may import, besides itself
     "data": {"types"},
     "tasks": {"types", "data"},
     "decode": {"types", "models"},
-    "convert": {"types", "models", "training"},
+    "convert": {"types", "nn", "models", "training"},
     "transfer": {"types", "models", "training"},
     "compress": {"types", "models", "training"},
     "probe": {"types", "models", "training"},

@@ -1,20 +1,26 @@
-"""ptmjax fill: what a masked language model puts in the place of [MASK]."""
+"""ptmjax fill: what a model puts in the place of [MASK]: a token (masked language models) or a span (span corruption)."""
 import argparse
+import math
 from collections.abc import Sequence
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
 from rich.markup import escape
 
 from ptmjax.cli import session
 from ptmjax.data.vocabulary import Vocabulary
+from ptmjax.decode.spans import Span, greedy_spans
 from ptmjax.models.network import Network
+from ptmjax.objectives.seq2seq import Seq2Seq
 from ptmjax.objectives.token import Mlm
+from ptmjax.training.build import Build
 from ptmjax.types import Array, Batch, UserError, at_least, slots
 
 HELP = "fill [MASK] in sentences with the model of a work folder"
 MARK = "[MASK]"
+Params = dict[str, Array]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,43 +28,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     session.add_cache(parser)
     parser.add_argument("text", nargs="+", help=f"sentences with one or more {MARK}")
     parser.add_argument("--top", type=int, default=5, metavar="K", help="how many candidates to show (default: %(default)s)")
+    parser.add_argument("--longest", type=int, default=8, metavar="N", help="most tokens of a span (default: %(default)s)")
 
 
 def run(args: argparse.Namespace) -> int:
-    at_least(1, top=args.top)
+    at_least(1, top=args.top, longest=args.longest)
     for text in args.text:
         if MARK not in text:
             raise UserError(f"there is no {MARK} in {text!r}: put one where a word is to be found")
     held = session.saved(args.workdir)
-    stage = held.stages[-1]
+    stage, objective = held.stages[-1], held.stages[-1].objective
     task, build = held.data(stage, args.cache).task, held.build(stage)
     step, params = session.parameters(args.workdir, session.on_one_device(build))
-    term = next((term for term in getattr(stage.objective, "terms", ()) if isinstance(term, Mlm)), None)
-    if term is None:
-        raise UserError(f"the run in {args.workdir} has no masked language model to fill with")
-    batch = rows(args.text, task.vocabulary)
-    zeros = {key: np.zeros_like(batch["tokens"]) for key in task.corruption.features if key == "types"}
-    batch, top = batch | zeros, min(args.top, task.vocabulary.size)
-    masks = int(batch["weights"].sum(1).max())
-    answer = jax.jit(lambda params, batch: best(build.nets(params)[stage.objective.net], term.head, batch, masks, top))
-    ids, chances = map(np.asarray, answer(params, batch))
     console = Console(soft_wrap=True)
     console.print(f"step {step} of {args.workdir}", highlight=False)
-    for text, row, found, chance in zip(args.text, batch["weights"], ids, chances):
-        show(console, text, found[: int(row.sum())], chance[: int(row.sum())], task.vocabulary)
+    term = next((term for term in getattr(objective, "terms", ()) if isinstance(term, Mlm)), None)
+    if term is not None:
+        found = words(build, params, objective.net, term.head, session.rows(args.text, task, MARK), min(args.top, task.vocabulary.size))
+        show = show_words
+    elif isinstance(objective, Seq2Seq):
+        found, show = spans(build, params, objective, args.text, task.vocabulary, args.longest), show_spans
+    else:
+        raise UserError(f"the run in {args.workdir} has neither a masked language model nor span corruption to fill with")
+    for text, one in zip(args.text, found):
+        show(console, text, one, task.vocabulary)
     return 0
 
 
-def rows(texts: Sequence[str], vocabulary: Vocabulary) -> Batch:
-    """CLS pieces MASK pieces SEP of every text, padded to the longest: tokens, segments, weights (1 at the masks)."""
-    lists = []
-    for text in texts:
-        parts = [vocabulary.encode(part).tolist() for part in text.split(MARK)]
-        lists.append([vocabulary.cls, *parts[0], *(i for part in parts[1:] for i in (vocabulary.mask, *part)), vocabulary.sep])
-    length = max(map(len, lists))
-    tokens = np.array([ids + [vocabulary.pad] * (length - len(ids)) for ids in lists], np.int32)
-    segments = np.array([[1] * len(ids) + [0] * (length - len(ids)) for ids in lists], np.int32)
-    return {"tokens": tokens, "segments": segments, "weights": (tokens == vocabulary.mask).astype(np.float32)}
+# ------------------------------------------------------------------ a token each
+def words(build: Build, params: Params, net: str, head: str, batch: Batch, top: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """For every row, (ids, probabilities) at its masks, each [masks, top]."""
+    counts = batch["weights"].sum(1).astype(int)
+    answer = jax.jit(lambda params, batch: best(build.nets(params)[net], head, batch, int(counts.max()), top))
+    ids, chances = map(np.asarray, answer(params, batch))
+    return [(i[:n], p[:n]) for i, p, n in zip(ids, chances, counts)]
 
 
 def best(net: Network, head: str, batch: Batch, masks: int, top: int) -> tuple[Array, Array]:
@@ -68,11 +71,53 @@ def best(net: Network, head: str, batch: Batch, masks: int, top: int) -> tuple[A
     return ids, chances
 
 
-def show(console: Console, text: str, ids: np.ndarray, chances: np.ndarray, vocabulary: Vocabulary) -> None:
+def show_words(console: Console, text: str, found: tuple[np.ndarray, np.ndarray], vocabulary: Vocabulary) -> None:
     """The text with the best candidates in it, and all of them with their probabilities."""
-    written = lambda i: escape(vocabulary.piece(i).lstrip("\u2581") or vocabulary.piece(i))
-    parts = [escape(part) for part in text.split(MARK)]
-    filled = parts[0] + "".join(f"[bold green]{written(i[0])}[/]{part}" for i, part in zip(ids, parts[1:]))
-    console.print(filled)
-    for i, p in zip(ids, chances):
-        console.print("   " + "  ".join(f"{written(one)} {chance:.1%}" for one, chance in zip(i, p)), style="dim", highlight=False)
+    written = lambda i: vocabulary.piece(i).lstrip("\u2581") or vocabulary.piece(i)
+    lines = ["  ".join(f"{written(one)} {chance:.1%}" for one, chance in zip(*candidates)) for candidates in zip(*found)]
+    tell(console, text, [written(i[0]) for i in found[0]], lines)
+
+
+# ------------------------------------------------------------------ a span each
+def spans(build: Build, params: Params, objective: Seq2Seq, texts: Sequence[str], vocabulary: Vocabulary, longest: int) -> list[list[Span]]:
+    """For every text, the spans in its blanks."""
+    blanks, size = [text.count(MARK) for text in texts], vocabulary.size
+    if max(blanks) > vocabulary.sentinels:
+        raise UserError(f"a text has {max(blanks)} {MARK}, the vocabulary has {vocabulary.sentinels} sentinels: put fewer")
+    sentinels = range(size - 1, size - 1 - vocabulary.sentinels, -1)
+    batch = inputs(texts, vocabulary, sentinels)
+
+    @jax.jit
+    def after(params: Params, batch: Batch, tokens: Array, t: Array) -> tuple[Array, Array]:
+        net = build.nets(params)[objective.net]
+        batch = batch | {"decoder_tokens": tokens, "decoder_segments": jnp.ones_like(tokens)}
+        state = net.decode(batch, net.encode(batch).state).state
+        scores = jax.nn.log_softmax(net.head(objective.head, jax.lax.dynamic_slice_in_dim(state, t, 1, 1))[:, 0])
+        return scores.argmax(-1), scores.max(-1)
+
+    choose = lambda tokens, t: tuple(map(np.asarray, after(params, batch, tokens, jnp.int32(t))))
+    return greedy_spans(choose, blanks, sentinels, frozenset({vocabulary.eos, *sentinels}), vocabulary.pad, longest)
+
+
+def inputs(texts: Sequence[str], vocabulary: Vocabulary, sentinels: Sequence[int]) -> Batch:
+    """The encoder's side: pieces with a sentinel in every blank, EOS behind, padded to the longest."""
+    lists = []
+    for text in texts:
+        first, *others = (vocabulary.encode(part).tolist() for part in text.split(MARK))
+        lists.append([*first, *(i for sentinel, part in zip(sentinels, others) for i in (sentinel, *part)), vocabulary.eos])
+    tokens, segments = session.padded(lists, vocabulary.pad)
+    return {"tokens": tokens, "segments": segments}
+
+
+def show_spans(console: Console, text: str, found: list[Span], vocabulary: Vocabulary) -> None:
+    written = [vocabulary.decode(span.ids) for span in found]
+    tell(console, text, [one or "-" for one in written], ["  ".join(f"{one or '(nothing)'} {math.exp(span.log_p):.1%}" for one, span in
+                                                                   zip(written, found))])
+
+
+def tell(console: Console, text: str, filled: Sequence[str], lines: Sequence[str]) -> None:
+    """The text with what was found in its blanks, and below it the candidates."""
+    first, *others = (escape(part) for part in text.split(MARK))
+    console.print(first + "".join(f"[bold green]{escape(word)}[/]{part}" for word, part in zip(filled, others)))
+    for line in lines:
+        console.print(f"   {escape(line)}", style="dim", highlight=False)

@@ -4,19 +4,21 @@ import importlib.metadata
 import os
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import jax
+import numpy as np
 from etils import epath
 
 import ptmjax
 from ptmjax.cli import config
 from ptmjax.cli.experiment import Experiment
+from ptmjax.data.task import Task
 from ptmjax.parallel import distributed
 from ptmjax.training.build import Build
 from ptmjax.training.checkpoint import Checkpoints
-from ptmjax.types import UserError
+from ptmjax.types import Batch, UserError
 
 
 def add_workdir(parser: argparse.ArgumentParser, help: str = "folder of the run: configuration, checkpoints, metrics") -> None:
@@ -74,3 +76,23 @@ def parameters(workdir: epath.Path, like: Mapping[str, jax.ShapeDtypeStruct]) ->
 def on_one_device(build: Build) -> dict[str, jax.ShapeDtypeStruct]:
     here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     return {name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here) for name, leaf in build.leaves.items()}
+
+
+def rows(texts: Sequence[str], task: Task, mark: str | None = None) -> Batch:
+    """CLS pieces SEP of every text, padded to the longest, `mark` in a text as MASK: tokens, segments, weights (1 at the masks),
+    and types (all 0) where the task has them."""
+    v, lists = task.vocabulary, []
+    for text in texts:
+        first, *others = (v.encode(part).tolist() for part in (text.split(mark) if mark else [text]))
+        lists.append([v.cls, *first, *(i for part in others for i in (v.mask, *part)), v.sep])
+    tokens, segments = padded(lists, v.pad)
+    out = {"tokens": tokens, "segments": segments, "weights": (tokens == v.mask).astype(np.float32)}
+    return out | ({"types": np.zeros_like(tokens)} if "types" in task.corruption.features else {})
+
+
+def padded(lists: Sequence[Sequence[int]], pad: int) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens and segments, int32 [B, L], of lists of unequal lengths."""
+    real = np.arange(max(map(len, lists))) < np.array([[len(ids)] for ids in lists])
+    tokens = np.full(real.shape, pad, np.int32)
+    tokens[real] = [i for ids in lists for i in ids]
+    return tokens, real.astype(np.int32)

@@ -1,0 +1,52 @@
+"""ptmjax detect: which tokens of a sentence a discriminator (ELECTRA) takes for replaced."""
+import argparse
+
+import jax
+import numpy as np
+from rich.console import Console
+from rich.markup import escape
+
+from ptmjax.cli import session
+from ptmjax.objectives.rtd import Rtd
+from ptmjax.types import Array, Batch, UserError
+
+HELP = "mark the tokens of sentences that look replaced, with the discriminator of a work folder"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    session.add_workdir(parser)
+    session.add_cache(parser)
+    parser.add_argument("text", nargs="+", help="sentences")
+    parser.add_argument("--above", type=float, default=0.5, metavar="P", help="mark from this probability on (default: %(default)s)")
+
+
+def run(args: argparse.Namespace) -> int:
+    if not 0 <= args.above <= 1:
+        raise UserError(f"--above={args.above} is not a probability: give one in 0 .. 1")
+    held = session.saved(args.workdir)
+    stage = held.stages[-1]
+    if not isinstance(stage.objective, Rtd):
+        raise UserError(f"the run in {args.workdir} has no discriminator: train one with an ELECTRA file, such as electra_demo.gin")
+    task, build = held.data(stage, args.cache).task, held.build(stage)
+    step, params = session.parameters(args.workdir, session.on_one_device(build))
+    batch = session.rows(args.text, task)
+
+    @jax.jit
+    def replaced(params: dict[str, Array], batch: Batch) -> Array:
+        net = build.nets(params)["discriminator"]
+        return jax.nn.sigmoid(net.head("rtd", net.encode(batch).state)[..., 0])
+
+    console, chances = Console(soft_wrap=True), np.asarray(replaced(params, batch))
+    console.print(f"step {step} of {args.workdir}", highlight=False)
+    for row, chance, n in zip(batch["tokens"], chances, batch["segments"].sum(1)):
+        ids = row[1 : n - 1]  # without CLS and SEP
+        pieces = [shown(task.vocabulary.piece(i), p, args.above) for i, p in zip(ids, chance[1 : n - 1])]
+        spaces = [" " * int(start) for start in task.vocabulary.starts(ids)]
+        console.print("".join(space + piece for space, piece in zip(spaces, pieces)).strip(), highlight=False)
+    return 0
+
+
+def shown(piece: str, chance: float, above: float) -> str:
+    """A piece as text; from `above` on in colour, with its probability behind it."""
+    word = escape(piece.removeprefix("##").lstrip("\u2581"))
+    return f"[bold red]{word}[/]({chance:.0%})" if chance >= above else word
