@@ -13,8 +13,6 @@ from ptmjax.data.masking import no_context_bound
 from ptmjax.data.vocabulary import Vocabulary
 from ptmjax.types import UserError, at_least
 
-PLACES = 20  # bits of a sorting key that hold the place, so that no two keys are equal
-
 
 def counts(n: np.ndarray, rate: float, mean: float) -> tuple[np.ndarray, np.ndarray]:
     """(k, s) of n tokens: n * rate noise tokens in k / mean spans, both rounded half to even, as T5's.
@@ -46,43 +44,47 @@ def _check(rate: float, mean: float) -> None:
 def noise(length: int, rate: float, mean: float, rng: np.random.Generator) -> np.ndarray:
     """bool [length]: which tokens are noise. T5's two random partitions: k noise tokens into s spans and the other tokens into s
     runs, each partition with equal chance, in turn, beginning with a run of the others."""
-    keep, gone = _parts(np.array([length]), rate, mean, [rng])[1:]
+    return _hidden(*_parts(np.array([length]), rate, mean, [rng])[1:])
+
+
+def _hidden(keep: np.ndarray, gone: np.ndarray) -> np.ndarray:
+    """bool, flat: keep[0] times no, gone[0] times yes, keep[1] times no, ..."""
     return np.repeat(np.arange(2 * len(keep)) % 2 > 0, np.stack([keep, gone], 1).ravel())
 
 
 def _parts(n: np.ndarray, rate: float, mean: float, rngs: Iterable[np.random.Generator]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """s [B], and of each span, flat: how many tokens stay before it, and how many it has.
-
-    A partition of k things into s parts is s - 1 of k - 1 places to cut. Both partitions of a row are drawn by one sort: places
-    0..k-1 are the noise tokens, k..n-1 the others, and those with the s smallest keys of each begin a part.
-    """
+    """s [B], and of each span, flat: how many tokens stay before it, and how many it has."""
     m = np.where(n == 1, 2, n)  # a single token is split as if one stood before it
     noise, spans = counts(m, rate, mean)
-    width, place = max(1, m.max(initial=0)), np.arange(max(1, m.max(initial=0)), dtype=np.uint64)
-    keys = np.empty((len(n), width), np.uint64)
-    for row, rng, size in zip(keys, rngs, m.tolist(), strict=True):
-        row[:size] = rng.bit_generator.random_raw(size)
-    keys >>= np.uint64(1)
-    keys &= ~np.uint64((1 << PLACES) - 1)
-    keys[:, 0] = 0  # the first of each kind always begins a part
-    rows, real = np.arange(len(n)), m > 0
-    keys[rows[real], noise[real]] = 0
-    keys |= place
-    other = place >= noise[:, None].astype(np.uint64)
-    keys |= other.astype(np.uint64) << np.uint64(63)
-    keys[place >= m[:, None].astype(np.uint64)] = np.uint64(2**64 - 1)
-    ranked = np.sort(keys, axis=1)
-    last = lambda rank: ranked[rows, np.clip(rank, 0, width - 1)][:, None]
-    begins = np.where(other, keys <= last(noise + spans - 1), keys <= last(spans - 1)) & real[:, None]
-    row, at = begins.nonzero()  # of each row: s of the noise, then s of the others
-    follows = np.append(at[1:], 0)
-    ends = np.flatnonzero(np.diff(row, append=-1))
-    follows[ends] = m[row[ends]]
-    size = follows - at
-    first = np.repeat(2 * (np.cumsum(spans) - spans), spans) + _number(spans)
-    keep, gone = size[first + np.repeat(spans, spans)], size[first]
-    keep[np.repeat(n == 1, spans)] = 0
-    return spans, keep, gone
+    most = max(1, spans.max(initial=1))
+    draws = np.zeros((len(n), 2, most - 1))
+    for row, rng, s in zip(draws, rngs, spans.tolist(), strict=True):
+        if s == most:
+            rng.random(out=row)
+        elif s > 1:
+            row[:, : s - 1] = rng.random((2, s - 1))
+    items = np.stack([m - noise, noise], 1).ravel()
+    found = _partition(items, np.repeat(spans, 2), draws.reshape(2 * len(n), most - 1)).reshape(len(n), 2, most)
+    found[n == 1, 0] = 0
+    real = np.arange(most) < spans[:, None]
+    return spans, found[:, 0][real], found[:, 1][real]
+
+
+def _partition(items: np.ndarray, parts: np.ndarray, draws: np.ndarray) -> np.ndarray:
+    """int64 [R, S]: each row's items in its number of parts, none empty, every partition with equal chance; 0 beyond the parts.
+
+    parts - 1 of the items - 1 places between items are cut, by Floyd's sampling without replacement (Bentley and Floyd 1987),
+    all rows abreast: it needs S draws a row in [0, 1), [R, S - 1], where sorting would need one for every item.
+    """
+    places, k = np.maximum(items - 1, 0), parts - 1
+    row = np.arange(len(items)) * (places.max(initial=0) + 1)  # where a row's places begin in `taken`
+    last = np.minimum(places - k + np.arange(draws.shape[1])[:, None], places)  # rows whose cuts are done go on without effect
+    cuts, taken = (draws.T * (last + 1)).astype(np.int64, order="C") + row, np.zeros(row[-1:].sum() + places.max(initial=0) + 1, bool)
+    for cut, instead in zip(cuts, last + row):
+        np.copyto(cut, instead, where=taken[cut])
+        taken[cut] = True
+    cuts = np.where(np.arange(draws.shape[1])[:, None] < k, cuts - row + 1, items)
+    return np.diff(np.sort(np.vstack([cuts, items]).T, axis=1), axis=1, prepend=0)
 
 
 def _number(spans: np.ndarray) -> np.ndarray:
@@ -118,8 +120,6 @@ class Spans:
         if spans > self.vocabulary.sentinels:
             raise UserError(f"span corruption of {raw} tokens makes {spans} spans, {self.vocabulary!r} has {self.vocabulary.sentinels} "
                             "sentinels: give it more, or shorter rows, a smaller rate or longer spans")
-        if raw >= 1 << PLACES:
-            raise UserError(f"span corruption of {raw} tokens a row is too much, the most is {(1 << PLACES) - 1}: give fewer inputs")
 
     @property
     def raw(self) -> int:
@@ -147,7 +147,7 @@ class Spans:
         texts = [example["tokens"][:raw] for example in examples]
         n = np.array([len(text) for text in texts], np.int64)
         spans, keep, gone = _parts(n, self.rate, self.mean, rngs)
-        hidden = np.repeat(np.arange(2 * len(keep)) % 2 > 0, np.stack([keep, gone], 1).ravel())
+        hidden = _hidden(keep, gone)
         tokens, sentinel = np.concatenate(texts), (self.vocabulary.size - 1 - _number(spans)).astype(np.int32)
         row = np.repeat(np.arange(len(n)), spans)
         seen = np.bincount(row, keep, len(n)).astype(np.int64) + spans + 1  # the lengths of inputs and of targets
@@ -187,6 +187,8 @@ def _place(words: np.ndarray, at: np.ndarray, sentinel: np.ndarray, ends: np.nda
 
 def _pad(flat: np.ndarray, n: np.ndarray, length: int, pad: int) -> tuple[np.ndarray, np.ndarray]:
     """(rows [B, length], which places are real, int32)."""
+    if (n == length).all():  # as nearly always, where the text is cut by windows.Joined
+        return flat.reshape(-1, length), np.ones((len(n), length), np.int32)
     real = np.arange(length) < n[:, None]
     out = np.full(real.shape, pad, np.int32)
     out[real] = flat
