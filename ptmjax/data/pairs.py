@@ -19,17 +19,18 @@ class Pairs:
 
     A target of `length` - 3 tokens, or at rate `short` one of 2 .. length - 3, is filled with consecutive whole sentences of the
     record, the last of which may go beyond it. A random number of them, not all, is A, and B the others; but at rate `other`, and
-    always where they are one sentence (so label 1 has a larger share than `other`, as in BERT), B is a run from a random
-    sentence of a random record with another document id, going on in its document until the target is filled. What is longer
-    than length - 3 in all loses tokens of its longer part, each from the front or the back with equal chance.
+    always where they are one sentence (so label 1 has a larger share than `other`, as in BERT), B is a run of sentences of a
+    random record with another document id, which fills the target behind A. What is longer than length - 3 in all loses tokens
+    of its longer part, each from the front or the back with equal chance.
 
-    Where no other document is drawn (ever, in a corpus of one) B follows A, label 0; where nothing follows either, or the
-    record is empty, the row is CLS A SEP with row_weights 0: the sentence loss does not count it, the masked tokens do.
+    Where no other document is drawn (ever, in a corpus of one) B follows A, label 0; where the record is one sentence then, or
+    none, the row is CLS A SEP with row_weights 0: the sentence loss does not count it, that of the masked tokens does.
 
-    A record may hold more than the target: then the sentences begin at a random one of those with enough behind it. Cut to
-    about twice length - 3, so that both kinds of pairs fill the target: a record that holds less than that shows by its
-    length that B follows. Departures: BERT puts the sentences that a random B displaces back into the stream, here they are
-    seen in other epochs; it draws the other document by document, here by record, so that long ones are likelier.
+    A run begins at a random one of the sentences that have enough behind them, or where none has, at the record's first. So cut
+    the text to about twice length - 3 (windows.Sentences): then both kinds of pairs fill a row, while of records that hold no
+    more than a row the random pairs alone would, and a model would learn to count. Departures: BERT puts the sentences that a
+    random B displaces back into the stream, here they are seen in other epochs; it draws the other document evenly and any
+    sentence of it, here by record, so that long documents are likelier, and with enough behind.
     """
 
     masking: Masking
@@ -66,16 +67,16 @@ class Pairs:
         tokens, bounds = example["tokens"], _bounds(example)
         most, size = self.masking.length - 3, len(bounds) - 1
         target = int(rng.integers(2, most + 1)) if rng.random() < self.short else most
-        begins = np.searchsorted(bounds[:-1], len(tokens) - target, "right")  # so many have `target` tokens behind them
-        begin = int(rng.integers(begins)) if begins > 1 else 0
-        end = _end(bounds, begin, target)
-        middle = begin + int(rng.integers(1, end - begin)) if end - begin > 1 else min(begin + 1, size)
+        begin, end = _run(bounds, target, rng)
+        middle = begin + (int(rng.integers(1, end - begin)) if end - begin > 1 else min(1, size))
         a, b = tokens[bounds[begin] : bounds[middle]], None
         if len(a) and (end - begin == 1 or rng.random() < self.other):
             b = _elsewhere(example["document"][0], target - len(a), rng, lookup)
         label = int(b is not None)
         if b is None:
-            b = tokens[bounds[middle] : bounds[_end(bounds, begin, target, middle + 1)]]
+            if middle == size and begin > 0:  # nothing follows a last sentence: let it follow the one before
+                begin, middle = begin - 1, begin
+            a, b = tokens[bounds[begin] : bounds[middle]], tokens[bounds[middle] : bounds[min(size, max(end, middle + 1))]]
         return *shorten(a, b, most, rng), label
 
     def readout(self) -> "Pairs":
@@ -96,28 +97,23 @@ def _bounds(record: dict) -> np.ndarray:
     return np.append(record["starts"], len(record["tokens"])).astype(np.int64)
 
 
-def _end(bounds: np.ndarray, begin: int, target: int, least: int | None = None) -> int:
-    """Before which sentence a run from `begin` ends: with the one that fills `target`, or the record's last; not before `least`."""
-    least = begin + 1 if least is None else least
-    return min(len(bounds) - 1, max(least, int(np.searchsorted(bounds, bounds[min(begin, len(bounds) - 1)] + target))))
+def _run(bounds: np.ndarray, target: int, rng: np.random.Generator) -> tuple[int, int]:
+    """Sentences begin .. end - 1 that fill `target` tokens, the last maybe more; all from the first where the record is shorter."""
+    enough = int(np.searchsorted(bounds[:-1], bounds[-1] - target, "right"))  # so many have `target` tokens from them on
+    begin = int(rng.integers(enough)) if enough > 1 else 0
+    end = int(np.searchsorted(bounds, bounds[begin] + target))
+    return begin, min(len(bounds) - 1, max(end, begin + 1))
 
 
 def _elsewhere(document: int, want: int, rng: np.random.Generator, lookup: Sequence[dict]) -> np.ndarray | None:
-    """Sentences of at least `want` tokens, if its document goes on so far, from a random place of another document."""
+    """A run of `want` tokens or more, if its record has so many, of another document; None where none is found."""
     for _ in range(TRIES if len(lookup) else 0):
-        at = int(rng.integers(len(lookup)))
-        record = lookup[at]
-        if (strange := record["document"][0]) != document and len(record["starts"]):
-            break
-    else:
-        return None
-    begin, held = int(rng.integers(len(record["starts"]))), []
-    while True:
-        bounds = _bounds(record)
-        held.append(record["tokens"][bounds[begin] : bounds[_end(bounds, begin, want)]])
-        at, want, begin = at + 1, want - len(held[-1]), 0
-        if want <= 0 or at == len(lookup) or (record := lookup[at])["document"][0] != strange:
-            return np.concatenate(held)
+        record = lookup[int(rng.integers(len(lookup)))]
+        if record["document"][0] != document and len(record["starts"]):
+            bounds = _bounds(record)
+            begin, end = _run(bounds, want, rng)
+            return record["tokens"][bounds[begin] : bounds[end]]
+    return None
 
 
 def shorten(a: np.ndarray, b: np.ndarray, most: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
