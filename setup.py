@@ -20,6 +20,7 @@ REQUIREMENTS = [
     "tensorflow-datasets>=4.9.9",
     "tensorflow>=2.20",  # 2.20 is the first for Python 3.13
     "sentencepiece>=0.2.1",
+    "tokenizers>=0.22",
     "rich>=13.9",
     "tensorboardX>=2.6.4",
     "matplotlib>=3.9",

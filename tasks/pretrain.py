@@ -1,18 +1,38 @@
-"""Pre-training tasks. The number in a name is the length of a row."""
-from ptmjax.tasks.corpora import EN_PD_4096, EN_PD_SMALL
+"""Pre-training tasks on the shipped English text. The number in a name is the length of a row.
+
+mlm: masked tokens; wwm: masked whole words; nsp: masked next-sentence pairs; rtd: the input of ELECTRA's generator; spans: T5's
+span corruption. Blocks under 8 tokens are dropped.
+"""
+from ptmjax.tasks.corpora import EN_PD_4096, EN_PD_4096_SENTINELS, EN_PD_SMALL
 
 from ptmjax.data.adapters import register
 from ptmjax.data.masking import Masking
+from ptmjax.data.pairs import Pairs
+from ptmjax.data.spans import Spans
 from ptmjax.data.task import Task
-from ptmjax.data.windows import Blocks
+from ptmjax.data.windows import Blocks, Joined, Sentences
 
 
-def _mlm(length: int, cap: int) -> Task:
-    """BERT's masked tokens on the shipped English text; tails under 8 tokens are dropped."""
-    masking = Masking(EN_PD_4096, length, cap=cap, types=True)
-    return Task(f"en_pd_mlm_{length}", EN_PD_SMALL, EN_PD_4096, Blocks(length - 2, minimum=8), masking, masking.readout())
+def _blocks(name: str, masking: Masking) -> Task:
+    """One block of a document a row."""
+    cut = Blocks(masking.length - 2, minimum=8)
+    return Task(f"en_pd_{name}_{masking.length}", EN_PD_SMALL, EN_PD_4096, cut, masking, masking.readout())
 
 
-register(_mlm(64, 10))
-register(_mlm(128, 20))
-register(_mlm(512, 77))
+def _nsp(length: int, cap: int) -> Task:
+    """BERT's pairs; records of twice a row, so that both kinds of pairs can fill it (pairs.Pairs)."""
+    pairs = Pairs(Masking(EN_PD_4096, length, cap=cap))
+    return Task(f"en_pd_nsp_{length}", EN_PD_SMALL, EN_PD_4096, Sentences(2 * (length - 3), minimum=8), pairs, pairs.readout())
+
+
+def _spans(inputs: int) -> Task:
+    spans = Spans(EN_PD_4096_SENTINELS, inputs)
+    return Task(f"en_pd_spans_{inputs}", EN_PD_SMALL, EN_PD_4096_SENTINELS, Joined(spans.raw, minimum=8), spans, spans.readout())
+
+
+for _length, _cap in ((64, 10), (128, 20), (512, 77)):
+    register(_blocks("mlm", Masking(EN_PD_4096, _length, cap=_cap, types=True)))
+    register(_blocks("wwm", Masking(EN_PD_4096, _length, cap=_cap, types=True, whole=True)))
+    register(_blocks("rtd", Masking(EN_PD_4096, _length, mask=0.85, random=0.0, cap=_cap, types=True)))
+    register(_nsp(_length, _cap))
+    register(_spans(_length))

@@ -21,7 +21,8 @@ from ptmjax.types import UserError, at_least
 @dataclass(frozen=True)
 class Stage:
     """One part of a run. task: a name in SeqIO's registry; corruption and readout None: the task's own; streams: rows go on
-    from batch to batch (for objectives with carry); heldout: how many validation records are evaluated, None all."""
+    from batch to batch (for objectives with carry); heldout: how many validation records are evaluated, None all; dupe_factor:
+    in how many ways a training record is corrupted (BERT's static masks), None afresh in every epoch."""
 
     task: str
     objective: Objective
@@ -33,11 +34,12 @@ class Stage:
     readout: Callable | None = None
     streams: bool = False
     heldout: int | None = None
+    dupe_factor: int | None = None
 
     def __post_init__(self):
         at_least(1, steps=self.steps, batch=self.batch, micro=self.micro)
-        if self.heldout is not None:
-            at_least(1, heldout=self.heldout)
+        given = {"heldout": self.heldout, "dupe_factor": self.dupe_factor}
+        at_least(1, **{name: value for name, value in given.items() if value is not None})
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,8 @@ class Data:
     def source(self) -> loader.Source:
         n = len(self.training)
         walk = order.Streams(n, self.stage.batch, self.seed) if self.stage.streams else order.Shuffled(n, self.seed)
-        return loader.Source(self.training, walk, self.stage.corruption or self.task.corruption, self.seed, self.task.name)
+        corruption = self.stage.corruption or self.task.corruption
+        return loader.Source(self.training, walk, corruption, self.seed, self.task.name, self.stage.dupe_factor)
 
     @functools.cached_property
     def heldout_source(self) -> loader.Source:

@@ -7,14 +7,13 @@ from etils import epath
 from rich.table import Table
 
 from ptmjax.cli.experiment import Data
-from ptmjax.data.masking import Masking
 from ptmjax.training.metrics import read_lines
 
 
 def baselines(data: Data, batch: int = 256) -> dict[str, float]:
     """On the scored positions held out: `unigram` (cross entropy of the training counts plus one), `majority` (accuracy of
-    always naming the most frequent training token); and `no_context_bound` of the training corruption, where it has one
-    (masking.no_context_bound)."""
+    always naming the most frequent training token); and `no_context_bound` of the training corruption, where its method
+    `bound`, from the counts, tells one (masking.no_context_bound)."""
     if not {"weights", "targets"} <= data.heldout_source.spec.keys():
         return {}
     counts = data.training.counts.astype(np.float64)
@@ -30,8 +29,8 @@ def baselines(data: Data, batch: int = 256) -> dict[str, float]:
     if weight == 0:
         return {}
     out = {"unigram": total / weight, "majority": hits / weight}
-    corruption = data.source.corruption
-    return out | ({"no_context_bound": corruption.bound(counts)["bound"]} if isinstance(corruption, Masking) else {})
+    bound = getattr(data.source.corruption, "bound", lambda counts: {})(counts)
+    return out | ({"no_context_bound": bound["bound"]} if "bound" in bound else {})
 
 
 def summary(workdir: epath.Path, data: Data) -> dict:
@@ -45,9 +44,8 @@ def summary(workdir: epath.Path, data: Data) -> dict:
 
 
 def shown_masked(data: Data) -> str:
-    """Of a readout in which every scored position is [MASK], the words that say so."""
-    corruption = data.heldout_source.corruption
-    return ", every scored position shown as [MASK]" if isinstance(corruption, Masking) and corruption.mask == 1 else ""
+    """How the scored positions of the readout are shown, in the corruption's own words (its `view`), where it has any."""
+    return getattr(data.heldout_source.corruption, "view", "")
 
 
 def table(found: Mapping, control: Mapping | None, how: str) -> Table:

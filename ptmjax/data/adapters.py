@@ -12,10 +12,10 @@ import numpy as np
 import seqio
 import tensorflow as tf
 
-from ptmjax.data.order import counter
+from ptmjax.data.order import counter, static
 from ptmjax.data.records import SPLITS, records
 from ptmjax.data.task import Task
-from ptmjax.types import BATCH, UserError
+from ptmjax.types import BATCH, UserError, at_least
 
 
 class CutRecords(seqio.DataSource):
@@ -64,19 +64,25 @@ class CutRecords(seqio.DataSource):
 class Corrupt:
     """Preprocessor: the task's corruption, with the randomness that the loader gives the same record in the same epoch.
 
-    The k-th time that a record passes is its epoch k. SeqIO's own seed moves the order only: `seed` here is the loader's.
+    The k-th time that a record passes is its epoch k. SeqIO's own seed moves the order only: `seed` and `dupe_factor` here
+    are the loader's.
     """
 
     task: Task
     source: CutRecords
     seed: int = 0
+    dupe_factor: int | None = None
+
+    def __post_init__(self):
+        if self.dupe_factor is not None:
+            at_least(1, dupe_factor=self.dupe_factor)
 
     def __call__(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
         def corrupt() -> Iterator[dict]:
             passed = collections.Counter()
             for example in dataset.as_numpy_iterator():
                 index, split = int(example.pop("index")), example.pop("split").decode()
-                rng = counter(self.seed, self.task.name, index, passed[index])
+                rng = counter(self.seed, self.task.name, index, static(passed[index], self.dupe_factor))
                 passed[index] += 1
                 yield {**self.task.corruption(example, rng, self.source.records(split)), "index": np.int32(index)}
 
@@ -89,17 +95,16 @@ class Corrupt:
         return {**{key: tf.TensorSpec(x.shape, x.dtype) for key, x in out.items()}, "index": tf.TensorSpec([], tf.int32)}
 
 
-def register(task: Task, seed: int = 0) -> seqio.Task:
-    """Adds the task to SeqIO's registry. `seed` is the loader's seed whose examples plain SeqIO shall give."""
+def register(task: Task, seed: int = 0, dupe_factor: int | None = None) -> seqio.Task:
+    """Adds the task to SeqIO's registry. `seed` and `dupe_factor` are the loader's whose examples plain SeqIO shall give."""
     source = CutRecords(task)
     ids = seqio.PassThroughVocabulary(0)  # the features are ids already; its size is not read
     features = {
         key: seqio.Feature(ids, add_eos=False, dtype=tf.as_dtype(BATCH[key].dtype), rank=BATCH[key].rank - 1)
         for key in (*task.corruption.features, "index")
     }
-    return seqio.TaskRegistry.add(
-        task.name, source=source, preprocessors=[seqio.CacheDatasetPlaceholder(), Corrupt(task, source, seed)], output_features=features
-    )
+    steps = [seqio.CacheDatasetPlaceholder(), Corrupt(task, source, seed, dupe_factor)]
+    return seqio.TaskRegistry.add(task.name, source=source, preprocessors=steps, output_features=features)
 
 
 def read(name: str) -> Task:

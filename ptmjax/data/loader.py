@@ -11,8 +11,8 @@ import grain
 import jax
 import numpy as np
 
-from ptmjax.data.order import Runs, Sequential, counter
-from ptmjax.types import BATCH, UserError, check
+from ptmjax.data.order import Runs, Sequential, counter, static
+from ptmjax.types import BATCH, UserError, at_least, check
 
 
 class Source:
@@ -24,18 +24,25 @@ class Source:
         corruption: (columns, rng, records) -> arrays of constant shape, pure; its method `rows`, where it has one, does
             many rows at once and gives the same.
         seed, name: with record and epoch, the key of the example's randomness; name is the task's.
+        dupe_factor: the epoch is taken modulo this, so that a record is corrupted in so many ways only (BERT's static masks);
+            None: afresh in every epoch.
     """
 
-    def __init__(self, records: Sequence[dict], order: Callable, corruption: Callable, seed: int, name: str):
+    def __init__(
+        self, records: Sequence[dict], order: Callable, corruption: Callable, seed: int, name: str, dupe_factor: int | None = None
+    ):
         if not len(records):
             raise UserError(f"task {name}: there are no records to read, the split is empty")
+        if dupe_factor is not None:
+            at_least(1, dupe_factor=dupe_factor)
+        self.dupe_factor = dupe_factor
         self.records, self.order, self.corruption, self.seed, self.name = records, order, corruption, seed, name
         self.spec = {key: (x.shape[1:], x.dtype) for key, x in self._make([0], [0], [True]).items()}
         check({key: np.empty((1, *shape), kind) for key, (shape, kind) in self.spec.items()})
 
     def _make(self, record: list[int], epoch: list[int], start: list[bool]) -> dict[str, np.ndarray]:
         columns = [self.records[r] for r in record]
-        rngs = [counter(self.seed, self.name, r, e) for r, e in zip(record, epoch)]
+        rngs = [counter(self.seed, self.name, r, static(e, self.dupe_factor)) for r, e in zip(record, epoch)]
         if hasattr(self.corruption, "rows"):
             out = self.corruption.rows(columns, rngs, self.records)
         else:

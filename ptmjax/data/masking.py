@@ -28,6 +28,43 @@ def choose(free: np.ndarray, draws: np.ndarray, k: np.ndarray) -> np.ndarray:
     return free & (draws <= last)
 
 
+def choose_words(free: np.ndarray, word: np.ndarray, draws: np.ndarray, k: np.ndarray) -> np.ndarray:
+    """bool [B, L]: whole words of together at most k [B] places, all the `free` ones of each.
+
+    `word` [B, L] numbers the words of a row from 0, ascending. They are visited in the order of the draw at their first place,
+    and one that has more free places than are left of k is passed over, as in BERT's own code: there may be less than k.
+    """
+    rows, length = free.shape
+    first = np.diff(word, axis=1, prepend=-1) > 0
+    size = np.bincount((word + length * np.arange(rows)[:, None]).ravel(), free.ravel(), rows * length).reshape(rows, length)
+    when = np.full((rows, length), 2.0)
+    when[first.nonzero()[0], word[first]] = draws[first]
+    order = np.where(size > 0, when, 2.0).argsort(axis=1)
+    sizes, taken, left = np.take_along_axis(size, order, 1), np.zeros((rows, length), bool), k.copy()
+    for j in range((size > 0).sum(1).max(initial=0)):
+        take = (sizes[:, j] > 0) & (sizes[:, j] <= left)
+        taken[np.arange(rows), order[:, j]] = take
+        left = left - np.where(take, sizes[:, j], 0)
+        if not left.any():
+            break
+    return free & np.take_along_axis(taken, word, 1)
+
+
+def lay(parts: Sequence[Sequence[np.ndarray]], length: int, vocabulary: Vocabulary) -> tuple[np.ndarray, np.ndarray]:
+    """CLS, then each part of a row with SEP after it, padded: int32 [B, L], and how long each row is, int64 [B]."""
+    cls, sep, pad = vocabulary.cls, vocabulary.sep, vocabulary.pad
+    out, n = np.full((len(parts), length), pad, np.int32), np.ones(len(parts), np.int64)
+    out[:, 0] = cls
+    for row, row_parts in enumerate(parts):
+        at = 1
+        for part in row_parts:
+            out[row, at : at + len(part)] = part
+            out[row, at + len(part)] = sep
+            at += len(part) + 1
+        n[row] = at
+    return out, n
+
+
 def show(
     targets: np.ndarray, action: np.ndarray, draws: np.ndarray, mask: tuple[int, float], random: tuple[np.ndarray, float]
 ) -> np.ndarray:
@@ -46,7 +83,13 @@ class Masking:
 
     budget() pieces are chosen (fewer where fewer can be); special ids, unk among them, never. Of those chosen a share `mask`
     is shown as MASK, a share `random` as a uniformly drawn ordinary id (which may be the same), the rest as they are; all are
-    scored. Tokens beyond length - 2 are cut off.
+    scored. Tokens beyond length - 2 are cut off. No place is chosen twice, so mask=.85, random=0 is the input of ELECTRA's
+    generator as released but for its repeated places, and mask=1 the one of its paper (Clark et al. 2020, section 2).
+
+    whole: whole words are chosen (BERT's later flag): all pieces of a word that can be, or none; each piece still draws what
+        is shown on its own. A word begins where the vocabulary says so, and at the first place of a row or part: in BERT's
+        code a part that begins inside a word goes with the last word of the part before. Where every word has more pieces
+        than the budget, none is chosen.
     """
 
     vocabulary: Vocabulary
@@ -56,6 +99,7 @@ class Masking:
     random: float = 0.1
     cap: int | None = None
     types: bool = False  # also give token types, all 0
+    whole: bool = False
 
     def __post_init__(self):
         if self.cap is not None:
@@ -70,15 +114,17 @@ class Masking:
         return ("tokens", "targets", "weights", "segments") + (("types",) if self.types else ())
 
     @functools.cached_property
-    def _ids(self) -> tuple[int, int, int, int, np.ndarray, np.ndarray]:
-        """cls, sep, mask, pad; the ordinary ids [V - specials]; free [V]: may be chosen."""
+    def _free(self) -> np.ndarray:
+        """bool [V]: may be chosen."""
         v = self.vocabulary
         missing = [name for name in ("cls", "sep", "mask", "pad") if getattr(v, name) is None]
         if missing or not len(v.ordinary):
             raise UserError(f"masking needs pieces and the symbols cls, sep, mask, pad; {v!r} lacks {', '.join(missing) or 'pieces'}")
-        free = np.zeros(v.size, bool)
-        free[v.ordinary] = True
-        return v.cls, v.sep, v.mask, v.pad, v.ordinary, free
+        return np.isin(np.arange(v.size), v.ordinary)
+
+    @functools.cached_property
+    def _ordinary(self) -> np.ndarray:
+        return self.vocabulary.ordinary
 
     def __getstate__(self) -> dict:
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # not the tables: they are made again
@@ -88,29 +134,44 @@ class Masking:
 
     def rows(self, examples: Sequence[dict], rngs: Iterable[np.random.Generator], lookup: Sequence[dict]) -> dict[str, np.ndarray]:
         """The same for many rows at once, [B, L]: each row depends on its own example and generator alone."""
-        cls, sep, mask, pad, ordinary, free = self._ids
-        targets = np.full((len(examples), self.length), pad, np.int32)
-        targets[:, 0] = cls
-        n, draws = np.empty(len(examples), np.int64), np.empty((len(examples), 3, self.length))
-        for row, (example, rng) in enumerate(zip(examples, rngs, strict=True)):
-            body = example["tokens"][: self.length - 2]
-            n[row] = end = len(body) + 2
-            targets[row, 1 : end - 1], targets[row, end - 1] = body, sep
-            rng.random(out=draws[row])  # choice, action, replacement of each place
-        chosen = choose(free[targets], draws[:, 0], budget(n, self.rate, self.cap))
-        at, tokens = chosen.nonzero(), targets.copy()
-        tokens[at] = show(targets[at], draws[:, 1][at], draws[:, 2][at], (mask, self.mask), (ordinary, self.random))
+        out = self.masked([(example["tokens"][: self.length - 2],) for example in examples], rngs)
+        return out | {"types": np.zeros_like(out["tokens"])} if self.types else out
+
+    def masked(self, parts: Sequence[Sequence[np.ndarray]], rngs: Iterable[np.random.Generator]) -> dict[str, np.ndarray]:
+        """Rows of CLS part SEP part SEP ..., masked: tokens, targets, weights, segments [B, L]. The parts must fit."""
+        free = self._free
+        targets, n = lay(parts, self.length, self.vocabulary)
+        draws = np.empty((len(parts), 3, self.length))
+        for row, rng in zip(draws, rngs, strict=True):
+            rng.random(out=row)  # choice, action, replacement of each place
+        k = budget(n, self.rate, self.cap)
+        choice = choose_words(free[targets], self._words(targets), draws[:, 0], k) if self.whole else choose(free[targets], draws[:, 0], k)
+        at, tokens = choice.nonzero(), targets.copy()
+        shown = (self.vocabulary.mask, self.mask), (self._ordinary, self.random)
+        tokens[at] = show(targets[at], draws[:, 1][at], draws[:, 2][at], *shown)
         segments = (np.arange(self.length) < n[:, None]).astype(np.int32)
-        out = {"tokens": tokens, "targets": targets, "weights": chosen.astype(np.float32), "segments": segments}
-        return out | {"types": np.zeros_like(tokens)} if self.types else out
+        return {"tokens": tokens, "targets": targets, "weights": choice.astype(np.float32), "segments": segments}
+
+    def _words(self, targets: np.ndarray) -> np.ndarray:
+        """Numbers of the words of each row, [B, L]: unk goes on with its word, every other special id stands alone."""
+        alone = ~self._free[targets] & (targets != self.vocabulary.unk)
+        begins = self.vocabulary.starts(targets.ravel()).reshape(targets.shape) | alone
+        begins[:, 1:] |= alone[:, :-1]
+        begins[:, 0] = True
+        return np.cumsum(begins, axis=1) - 1
 
     def readout(self) -> "Masking":
         """The same pieces, all shown as MASK: what a model knows from context alone."""
         return dataclasses.replace(self, mask=1.0, random=0.0)
 
+    @property
+    def view(self) -> str:
+        """Of a readout, how the scored places are shown, for the head of a table."""
+        return ", every scored position shown as [MASK]" if self.mask == 1 else ""
+
     def bound(self, counts: np.ndarray) -> dict[str, float]:
         """no_context_bound for this corruption, from how often each id occurs, [V]."""
-        return no_context_bound(counts[self._ids[4]], self.mask, self.random)
+        return no_context_bound(counts[self._ordinary], self.mask, self.random)
 
 
 def no_context_bound(counts: np.ndarray, mask: float, random: float) -> dict[str, float]:

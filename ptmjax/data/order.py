@@ -39,6 +39,11 @@ def counter(seed: int, task: str, record: int, epoch: int, stream: int = 0) -> n
     return np.random.Generator(np.random.Philox(_words(seed, task), counter=[0, stream, record, epoch]))
 
 
+def static(epoch: int, dupe_factor: int | None) -> int:
+    """The epoch whose randomness is used: itself, or with static masks modulo the number of copies that BERT wrote of its data."""
+    return epoch if dupe_factor is None else epoch % dupe_factor
+
+
 def _hash(x: np.ndarray) -> np.ndarray:
     """The finaliser of SplitMix64 (Steele et al. 2014), uint64 to uint64."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

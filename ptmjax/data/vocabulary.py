@@ -6,6 +6,7 @@ import abc
 import functools
 import hashlib
 import io
+import itertools
 import logging
 from collections.abc import Iterable
 
@@ -13,7 +14,7 @@ import numpy as np
 import sentencepiece
 from etils import epath
 
-from ptmjax.types import UserError
+from ptmjax.types import UserError, at_least
 
 CONTROLS = ("[CLS]", "[SEP]", "[MASK]")
 LONGEST = 1 << 16  # bytes of a line that the trainer accepts; its own default of 4192 drops long paragraphs
@@ -29,6 +30,7 @@ class Vocabulary(abc.ABC):
     sep: int | None
     mask: int | None
     special: frozenset[int]  # never chosen as a target, never drawn as a replacement
+    sentinels: int = 0  # how many the vocabulary has: <extra_id_0> is the last id, V-1, <extra_id_1> is V-2, ... as in T5
     fingerprint: str  # hex digest of what defines the vocabulary
 
     @abc.abstractmethod
@@ -48,22 +50,31 @@ class Vocabulary(abc.ABC):
         """bool [n]: the piece begins a word."""
 
     @property
+    def eos(self) -> int | None:
+        """What ends a text."""
+        return self.sep
+
+    @property
     def ordinary(self) -> np.ndarray:
         """int32 [V - specials]: the ids that text is made of."""
         return np.setdiff1d(np.arange(self.size, dtype=np.int32), np.array(sorted(self.special), np.int32))
 
 
 class SentencePiece(Vocabulary):
-    """A SentencePiece model with [CLS], [SEP] and [MASK] as control symbols; read at first use, pickled as its path."""
+    """A SentencePiece model with [CLS], [SEP] and [MASK] as control symbols; read at first use, pickled as its path.
 
-    def __init__(self, path: str):
-        self.path = str(path)
+    `sentinels` ids follow those of the model, special as well: T5's 100 after its 32000 pieces. No text gives them.
+    """
+
+    def __init__(self, path: str, sentinels: int = 0):
+        at_least(0, sentinels=sentinels)
+        self.path, self.sentinels = str(path), sentinels
 
     def __getstate__(self) -> dict:
-        return {"path": self.path}  # worker processes read the file again
+        return {"path": self.path, "sentinels": self.sentinels}  # worker processes read the file again
 
     def __repr__(self) -> str:
-        return f"SentencePiece({self.path!r})"
+        return f"SentencePiece({self.path!r}{f', sentinels={self.sentinels}' if self.sentinels else ''})"
 
     @functools.cached_property
     def _bytes(self) -> bytes:
@@ -82,11 +93,15 @@ class SentencePiece(Vocabulary):
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        return hashlib.sha256(self._bytes).hexdigest()
+        return hashlib.sha256(self._bytes + (b" sentinels %d" % self.sentinels if self.sentinels else b"")).hexdigest()
+
+    @functools.cached_property
+    def _pieces(self) -> int:
+        return self._model.get_piece_size()
 
     @functools.cached_property
     def size(self) -> int:
-        return self._model.get_piece_size()
+        return self._pieces + self.sentinels
 
     def _id(self, piece: str) -> int | None:
         id = self._model.piece_to_id(piece)
@@ -113,23 +128,32 @@ class SentencePiece(Vocabulary):
         return self._id("[MASK]")
 
     @functools.cached_property
+    def eos(self) -> int | None:
+        """The model's own (T5's </s>) or, where it has none, sep."""
+        return self._model.eos_id() if self._model.eos_id() >= 0 else self.sep
+
+    @functools.cached_property
     def special(self) -> frozenset[int]:
         m = self._model
-        return frozenset(i for i in range(self.size) if m.is_control(i) or m.is_unknown(i) or m.is_unused(i))
+        own = (i for i in range(self._pieces) if m.is_control(i) or m.is_unknown(i) or m.is_unused(i))
+        return frozenset((*own, *range(self._pieces, self.size)))
 
     @functools.cached_property
     def _starts(self) -> np.ndarray:
-        return np.array([self.piece(i).startswith("\u2581") for i in range(self.size)])
+        return np.array([i >= self._pieces or self.piece(i).startswith("\u2581") for i in range(self.size)])
 
     def encode(self, text: str) -> np.ndarray:
         return np.array(self._model.encode(text), np.int32)
 
     def decode(self, ids: Iterable[int]) -> str:
-        known = (int(i) for i in ids)
-        return self._model.decode([i if 0 <= i < self.size and i != self.pad else self.unk for i in known])
+        known = [i if 0 <= i < self.size and i != self.pad else self.unk for i in map(int, ids)]
+        if not self.sentinels:
+            return self._model.decode(known)
+        runs = itertools.groupby(known, key=lambda i: i >= self._pieces)
+        return " ".join(" ".join(map(self.piece, run)) if sentinel else self._model.decode(list(run)) for sentinel, run in runs)
 
     def piece(self, id: int) -> str:
-        return self._model.id_to_piece(int(id))
+        return f"<extra_id_{self.size - 1 - int(id)}>" if id >= self._pieces else self._model.id_to_piece(int(id))
 
     def starts(self, ids: np.ndarray) -> np.ndarray:
         return self._starts[ids]

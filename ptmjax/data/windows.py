@@ -10,13 +10,21 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from ptmjax.data.text import sentences
 from ptmjax.data.vocabulary import Vocabulary
 from ptmjax.types import UserError
 
 
-def _check(length: int) -> None:
+def _check(length: int, minimum: int = 1) -> None:
     if length < 1:
         raise UserError(f"a cut of {length} tokens holds nothing: give a length of at least 1")
+    if not 1 <= minimum <= length:
+        raise UserError(f"the shortest block, {minimum}, must lie in 1..{length}")
+
+
+def _number(text: str) -> np.ndarray:
+    """The CRC-32 of a document, int32 [1]: duplicates share it."""
+    return np.array([zlib.crc32(text.encode())], np.uint32).view(np.int32)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,20 +39,17 @@ class Blocks:
     schema = {"tokens": "int32", "document": "int32"}
 
     def __post_init__(self):
-        _check(self.length)
-        if not 1 <= self.minimum <= self.length:
-            raise UserError(f"the shortest block, {self.minimum}, must lie in 1..{self.length}")
+        _check(self.length, self.minimum)
 
     def __call__(self, documents: Iterable[str], vocabulary: Vocabulary, counts: collections.Counter | None = None) -> Iterator[dict]:
         """Yields tokens int32 [<= length], document int32 [1]; `counts` gets documents, tokens, dropped and dropped_tokens."""
         counts = collections.Counter() if counts is None else counts
         for text in documents:
             tokens = vocabulary.encode(text)
-            document = np.array([zlib.crc32(text.encode())], np.uint32).view(np.int32)
             kept = len(tokens) - (len(tokens) % self.length if len(tokens) % self.length < self.minimum else 0)
             counts.update(documents=1, tokens=kept, dropped=int(kept == 0), dropped_tokens=len(tokens) - kept)
             for begin in range(0, kept, self.length):
-                yield {"tokens": tokens[begin : begin + self.length], "document": document}
+                yield {"tokens": tokens[begin : begin + self.length], "document": _number(text)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,3 +80,81 @@ class Stream:
                 yield {"tokens": held[begin : begin + self.length + 1]}
             held = held[blocks * self.length :]
         counts["dropped_tokens"] += max(0, len(held) - 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sentences:
+    """Blocks of consecutive whole sentences of one document, up to `length` tokens; a block shorter than `minimum` is dropped.
+
+    A sentence (text.sentences) of more than `length` tokens is cut into sentences of that many. Each is encoded by itself, as in
+    BERT, whose input has one a line. `starts` says where the sentences of a block begin, `document` is as in Blocks.
+    """
+
+    length: int
+    minimum: int = 1
+    schema = {"tokens": "int32", "starts": "int32", "document": "int32"}
+
+    def __post_init__(self):
+        _check(self.length, self.minimum)
+
+    def __call__(self, documents: Iterable[str], vocabulary: Vocabulary, counts: collections.Counter | None = None) -> Iterator[dict]:
+        """Yields tokens int32 [<= length], starts int32 [sentences], document int32 [1]; `counts` as in Blocks."""
+        counts = collections.Counter() if counts is None else counts
+        for text in documents:
+            kept, document = 0, _number(text)
+            for block in self._blocks(text, vocabulary):
+                tokens = np.concatenate(block)
+                if len(tokens) >= self.minimum:
+                    kept += len(tokens)
+                    yield {"tokens": tokens, "starts": np.cumsum([0, *map(len, block[:-1])], dtype=np.int32), "document": document}
+                else:
+                    counts["dropped_tokens"] += len(tokens)
+            counts.update(documents=1, tokens=kept, dropped=int(kept == 0))
+
+    def _blocks(self, text: str, vocabulary: Vocabulary) -> Iterator[list[np.ndarray]]:
+        """As many sentences a time as fit, tokens of each."""
+        held, room = [], self.length
+        for sentence in sentences(text):
+            tokens = vocabulary.encode(sentence)
+            for begin in range(0, len(tokens), self.length):
+                part = tokens[begin : begin + self.length]
+                if len(part) > room:
+                    yield held
+                    held, room = [], self.length
+                held.append(part)
+                room -= len(part)
+        if held:
+            yield held
+
+
+@dataclasses.dataclass(frozen=True)
+class Joined:
+    """The tokens of consecutive documents, joined with nothing between and cut into `length` tokens each, as T5's input is.
+
+    For span corruption, whose inputs are full rows: length is spans.Spans.raw. The last, short block is kept where it has at
+    least `minimum` tokens. Departure: T5 takes one random run of at most 65536 tokens from each document; here all of it.
+    """
+
+    length: int
+    minimum: int = 1
+    schema = {"tokens": "int32"}
+
+    def __post_init__(self):
+        _check(self.length, self.minimum)
+
+    def __call__(self, documents: Iterable[str], vocabulary: Vocabulary, counts: collections.Counter | None = None) -> Iterator[dict]:
+        """Yields tokens int32 [<= length]; `counts` as in Stream."""
+        counts = collections.Counter() if counts is None else counts
+        held = np.zeros(0, np.int32)
+        for text in documents:
+            tokens = vocabulary.encode(text)
+            counts.update(documents=1, tokens=len(tokens))
+            held = np.concatenate([held, tokens])
+            whole = len(held) - len(held) % self.length
+            for begin in range(0, whole, self.length):
+                yield {"tokens": held[begin : begin + self.length]}
+            held = held[whole:]
+        if len(held) >= self.minimum:
+            yield {"tokens": held}
+        else:
+            counts.update(tokens=-len(held), dropped_tokens=len(held))

@@ -1,5 +1,6 @@
 """Both routes: plain SeqIO and the loader give the same examples."""
 import collections
+import dataclasses
 
 import jax
 import numpy as np
@@ -12,9 +13,12 @@ from jax.sharding import PartitionSpec as P
 from ptmjax.data import adapters, loader
 from ptmjax.data.masking import Masking
 from ptmjax.data.order import Shuffled
+from ptmjax.data.pairs import Pairs
 from ptmjax.data.records import build
+from ptmjax.data.spans import Spans
 from ptmjax.data.task import Task
-from ptmjax.data.windows import Blocks
+from ptmjax.data.vocabulary import SentencePiece
+from ptmjax.data.windows import Blocks, Joined, Sentences
 from ptmjax.types import UserError
 
 
@@ -33,10 +37,15 @@ def tasks(english, tmp_path_factory):
     path.write_text("\n\n".join(f"Document {i} of the sea and the whale. " * (i % 5 + 1) for i in range(60)))
     masked = Task("both_mlm", str(path), english, Blocks(16, minimum=3), Masking(english, 18, types=True), holdout=6)
     looked = Task("both_lookup", str(path), english, Blocks(16, minimum=3), other_record, holdout=6)
-    for task in (masked, looked):
+    sentinels = SentencePiece(english.path, sentinels=20)
+    whole = Task("both_wwm", str(path), english, Blocks(16, minimum=3), Masking(english, 18, whole=True), holdout=6)
+    paired = Task("both_nsp", str(path), english, Sentences(24), Pairs(Masking(english, 18), short=0.3), holdout=6)
+    spans = Task("both_spans", str(path), sentinels, Joined(10, minimum=3), Spans(sentinels, 12, 16, rate=0.5, mean=2.0), holdout=6)
+    found = (masked, looked, whole, paired, spans)
+    for task in found:
         adapters.register(task, seed=5)
-    yield masked, looked
-    for task in (masked, looked):
+    yield found
+    for task in found:
         seqio.TaskRegistry.remove(task.name)
 
 
@@ -50,9 +59,9 @@ def through_seqio(name, **more):
     return list(ds.as_numpy_iterator())
 
 
-@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("which", ["both_mlm", "both_lookup", "both_wwm", "both_nsp", "both_spans"])
 def test_both_routes_give_the_same_epochs(tasks, which, tmp_path):
-    task = tasks[which]
+    task = next(task for task in tasks if task.name == which)
     records = build(task, "train", str(tmp_path), workers=1, progress=False)
     source = loader.Source(records, Shuffled(len(records), 1), task.corruption, 5, task.name)
     ours = [key_of(source.example(p)) for p in range(2 * len(records))]
@@ -61,6 +70,48 @@ def test_both_routes_give_the_same_epochs(tasks, which, tmp_path):
     assert collections.Counter(map(key_of, once)) == collections.Counter(ours[: len(records)])
     assert collections.Counter(map(key_of, twice)) == collections.Counter(ours)
     assert len(set(ours)) > 1.5 * len(records)  # the second epoch is not the first
+
+
+def test_static_masks_through_both_routes(tasks, english, tmp_path):
+    """Epoch 2 is epoch 0 again with dupe_factor 2, epoch 1 is not."""
+    task = dataclasses.replace(tasks[0], name="both_static")
+    adapters.register(task, seed=5, dupe_factor=2)
+    try:
+        thrice = through_seqio("both_static", num_epochs=3)
+    finally:
+        seqio.TaskRegistry.remove("both_static")
+    records = build(task, "train", str(tmp_path), workers=1, progress=False)
+    source = loader.Source(records, Shuffled(len(records), 1), task.corruption, 5, task.name, dupe_factor=2)
+    epochs = [[key_of(source.example(e * len(records) + i)) for i in range(len(records))] for e in range(3)]
+    assert sorted(epochs[0]) == sorted(epochs[2]) != sorted(epochs[1])
+    assert collections.Counter(map(key_of, thrice)) == collections.Counter(sum(epochs, []))
+    with pytest.raises(UserError, match="dupe_factor is 0"):
+        adapters.register(dataclasses.replace(task, name="both_never"), dupe_factor=0)
+
+
+@pytest.mark.parametrize("name", ["en_pd_nsp_64", "en_pd_wwm_64", "en_pd_rtd_64", "en_pd_spans_64"])
+def test_shipped_tasks(name, tmp_path):
+    """Every shipped objective: full rows of its length, and a readout that hides what it scores."""
+    task = adapters.read(name)
+    records = build(task, "validation", str(tmp_path), workers=1, progress=False)
+    assert adapters.read(name.replace("64", "128")) and adapters.read(name.replace("64", "512"))
+    trained, read = (loader.Source(records, Shuffled(len(records)), c, 0, name).examples(np.arange(256)) for c in (task.corruption, task.readout))
+    assert len(records) > 200 and trained["tokens"].shape == (256, 64)
+    scored, v = read["weights"] > 0, task.vocabulary
+    assert not np.isin(read["targets"][scored], sorted(v.special)).any() and scored.any(1).all()
+    assert task.readout.view and not task.corruption.view
+    bound = task.corruption.bound(records.counts)
+    assert 5 < bound["unigram"] < 6.5
+    if name == "en_pd_spans_64":
+        assert trained["targets"].shape == (256, 14) and trained["segments"].mean() > 0.95 and "bound" not in bound
+        assert (trained["weights"] == trained["decoder_segments"]).all() and (trained["tokens"] == read["tokens"]).all()
+    else:
+        assert (read["tokens"][scored] == v.mask).all() and (trained["weights"] == read["weights"]).all() and scored.sum(1).max() <= 10
+    if name == "en_pd_nsp_64":
+        assert trained["segments"].mean() > 0.93 and 0.4 < trained["label"].mean() < 0.8 and (trained["row_weights"] == 1).all()
+    if name == "en_pd_rtd_64":
+        shown = trained["tokens"][scored]
+        assert ((shown == v.mask) | (shown == trained["targets"][scored])).all() and abs((shown == v.mask).mean() - 0.85) < 0.03
 
 
 def test_shards_go_by_record(tasks):

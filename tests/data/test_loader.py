@@ -99,6 +99,24 @@ def test_every_epoch_shows_every_record_once_with_fresh_masks(source):
     assert sum(same) < 25
 
 
+def test_static_masks_come_again_after_dupe_factor_epochs(source, english):
+    static = Source(RECORDS, Shuffled(50, 1), Masking(english, 12), 3, "t", dupe_factor=3)
+
+    def epoch(source, e):
+        made = source.examples(e * 50 + np.arange(50))
+        return {i: (t.tolist(), w.tolist()) for i, t, w in zip(made["index"].tolist(), made["tokens"], made["weights"])}
+
+    epochs = [epoch(static, e) for e in range(8)]
+    for e in range(5):
+        assert epochs[e] == epochs[e + 3]
+        assert sum(epochs[e][i] == epochs[e + 1][i] for i in range(50)) < 25  # chance: a piece of few, shown alike
+    assert epochs[:3] == [epoch(source, e) for e in range(3)]  # the first copies are the fresh ones
+    assert epoch(source, 3) != epochs[3]
+    assert static.order(0) == source.order(0) and static.order(150) != static.order(0)  # the order goes on being drawn
+    with pytest.raises(UserError, match="dupe_factor is 0"):
+        Source(RECORDS, Shuffled(50, 1), Masking(english, 12), 3, "t", dupe_factor=0)
+
+
 def test_threads_do_not_matter(source):
     one, three = (list(batches(source, 8, sharding(), 0, 20, threads=t, prefetch=p)) for t, p in ((1, 1), (3, 8)))
     assert len(one) == 20

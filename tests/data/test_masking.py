@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ptmjax.data.masking import Masking, budget, no_context_bound
+from ptmjax.data.masking import Masking, budget, choose_words, no_context_bound
 from ptmjax.data.order import counter
 from ptmjax.types import UserError
 
@@ -115,9 +115,9 @@ def test_masks_are_fresh_by_epoch_and_record_and_else_the_same(english):
 
 
 @settings(derandomize=True, deadline=None, max_examples=50)
-@given(st.lists(st.integers(0, 20), min_size=1, max_size=6), st.integers(3, 16), st.sampled_from([0.15, 0.5, 1.0]))
-def test_rows_are_what_each_row_is_alone(words, sizes, length, rate):
-    masking = Masking(words(list("abcdefgh")), length, rate=rate)
+@given(st.lists(st.integers(0, 20), min_size=1, max_size=6), st.integers(3, 16), st.sampled_from([0.15, 0.5, 1.0]), st.booleans())
+def test_rows_are_what_each_row_is_alone(words, sizes, length, rate, whole):
+    masking = Masking(words(list("abcdefgh")), length, rate=rate, whole=whole)  # every word is one piece
     records = [{"tokens": (np.arange(n, dtype=np.int32) % 9) + 1} for n in sizes]  # id 1 is unk
     together = masking.rows(records, [rng(i) for i in range(len(sizes))], [])
     for i, record in enumerate(records):
@@ -166,6 +166,89 @@ def test_settings_that_cannot_be(abc):
     abc.mask = None
     with pytest.raises(UserError, match="lacks mask"):
         Masking(abc, 8)(example(abc), rng(), [])
+
+
+@pytest.fixture(scope="module")
+def pieces(words):
+    """Words of one to four pieces; "##x" goes on with its word."""
+    class Pieces(words):
+        def starts(self, ids):
+            return np.array([not self.words[i].startswith("##") for i in ids])
+
+    return Pieces(["un", "##aff", "##able", "dog", "cat", "##s", "hen"])
+
+
+def spoken(draws, free, word, k):
+    """choose_words for one row, as BERT's code tells it."""
+    groups, left, taken = {}, k, set()
+    for place, w in enumerate(word):
+        groups.setdefault(w, []).append(place)
+    for w in sorted(groups, key=lambda w: draws[groups[w][0]]):
+        found = [place for place in groups[w] if free[place]]
+        if found and len(found) <= left:
+            taken.update(found)
+            left -= len(found)
+    return [place in taken for place in range(len(word))]
+
+
+@settings(derandomize=True, deadline=None, max_examples=200)
+@given(st.integers(1, 5), st.integers(1, 14), st.data())
+def test_choose_words_is_the_walk_of_each_row(rows, length, data):
+    generator = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    free, draws = generator.random((rows, length)) < 0.8, generator.random((rows, length))
+    begins = generator.random((rows, length)) < data.draw(st.sampled_from([0.2, 0.5, 1.0]))
+    begins[:, 0] = True
+    word, k = np.cumsum(begins, 1) - 1, generator.integers(1, length + 1, rows)
+    found = choose_words(free, word, draws, k)
+    assert found.tolist() == [spoken(*row) for row in zip(draws, free, word, k)]
+    assert (found.sum(1) <= k).all()
+
+
+def test_whole_words_or_none(pieces):
+    """Pitfall 1: of a word all pieces are scored or none, over 1000 generators; each piece draws what is shown."""
+    out = many(Masking(pieces, 12, rate=0.4, whole=True), example(pieces, "un ##aff ##able dog cat ##s hen"), 1000)
+    scored = out["weights"] > 0  # 4 of 9 places
+    assert (scored[:, 1] == scored[:, 2]).all() and (scored[:, 2] == scored[:, 3]).all() and (scored[:, 5] == scored[:, 6]).all()
+    assert not scored[:, [0, 8, 9, 10, 11]].any()
+    assert set(scored.sum(1).tolist()) == {4} and all(200 < scored[:, i].sum() < 800 for i in (1, 4, 5, 7))
+    masked = (out["tokens"] == pieces.mask)[scored[:, 1]][:, 1:4]
+    assert abs(masked.mean() - 0.8) < 0.03 and 0.3 < masked.all(1).mean() < 0.7  # .8 cubed of them wholly, not .8
+
+
+def test_words_larger_than_the_rest_of_the_budget_are_passed_over(pieces):
+    out = many(Masking(pieces, 8, rate=0.3, whole=True), example(pieces, "un ##aff ##able dog"), 300)  # 2 of 6 places
+    assert (out["weights"] == np.array([0, 0, 0, 0, 1, 0, 0, 0])).all()
+    out = many(Masking(pieces, 8, rate=0.3, whole=True), example(pieces, "un ##aff ##able"), 300)
+    assert not out["weights"].any()
+
+
+def test_a_row_that_begins_inside_a_word(pieces):
+    out = many(Masking(pieces, 6, rate=0.4, whole=True), example(pieces, "##s cat ##s"), 100)  # 2 of 5 places
+    assert {tuple(np.flatnonzero(row).tolist()) for row in out["weights"]} == {(1,), (2, 3)}
+
+
+def test_sentencepiece_words(english):
+    """A lower bar begins a word; unknown characters inside one never part it."""
+    masking = Masking(english, 16, rate=0.4, whole=True)
+    tokens = english.encode("unfathomable whales \u263a\u263ainside")
+    out = many(masking, {"tokens": tokens}, 400)
+    word = np.cumsum(english.starts(tokens)) - 1
+    free = np.isin(tokens, english.ordinary)
+    scored = out["weights"][:, 1 : len(tokens) + 1] > 0
+    assert word.max() == 2 and not free.all() and len(tokens) > 6
+    for w in range(3):
+        mine = scored[:, (word == w) & free]
+        assert (mine.all(1) | ~mine.any(1)).all()
+    assert scored.any(0)[free].all() and not scored[:, ~free].any()
+
+
+def test_electra_generator_input(english):
+    """Released: 85 % of the chosen masked, the rest kept, none random; no place twice, so the budget is met."""
+    out = many(Masking(english, 128, mask=0.85, random=0.0), {"tokens": np.arange(5, 131, dtype=np.int32)}, 3000)
+    chosen = out["weights"] > 0
+    shown, target = out["tokens"][chosen], out["targets"][chosen]
+    assert (chosen.sum(1) == 19).all() and ((shown == english.mask) | (shown == target)).all()
+    assert abs((shown == english.mask).mean() - 0.85) < 0.01
 
 
 def brute(p, mask, random):

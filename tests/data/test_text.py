@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ptmjax.data.text import digest, documents, files, runs, split_of
+from ptmjax.data.text import digest, documents, files, runs, sentences, split_of
 from ptmjax.types import UserError
 
 
@@ -135,3 +135,26 @@ def test_runs_are_contiguous(lengths, shards):
 def test_runs_are_even():
     assert runs([5] * 8, 4) == [0, 0, 1, 1, 2, 2, 3, 3]
     assert runs([100, 1, 1, 1], 2) == [0, 1, 1, 1]
+
+
+@pytest.mark.parametrize("text, want", [
+    ("He came. She left! Why?", ["He came.", "She left!", "Why?"]),
+    ('"Stop!" he said. (So I did.) Then', ['"Stop!"', "he said.", "(So I did.)", "Then"]),
+    ("Pi is 3.14, see www.a.org now.\nA title\n\n  Next   line ", ["Pi is 3.14, see www.a.org now.", "A title", "Next   line"]),
+    ("Wait... what?! Yes.", ["Wait...", "what?!", "Yes."]),
+    ("他来了。她走了！“为什么？”没有人说。", ["他来了。", "她走了！", "“为什么？”", "没有人说。"]),
+    ("「行く。」と言った。", ["「行く。」", "と言った。"]),
+    ("Mr. Smith", ["Mr.", "Smith"]),
+    ("\u201cYes.\u201d He", ["\u201cYes.\u201d", "He"]),
+    (". . .", [".", ".", "."]), ("", []), (" \n ", []), ("no stop", ["no stop"]),
+])  # fmt: skip
+def test_sentences(text, want):
+    assert sentences(text) == want
+
+
+@settings(derandomize=True, deadline=None)
+@given(st.text(st.sampled_from("ab .!?\"')\n。！」") | st.characters()))
+def test_sentences_lose_only_space(text):
+    found = sentences(text)
+    assert "".join("".join(found).split()) == "".join(text.split())
+    assert all(sentence == sentence.strip() != "" for sentence in found)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import sentencepiece
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -106,3 +107,34 @@ def test_long_lines_are_reported(tmp_path, caplog):
 def test_size_that_the_text_cannot_fill(tmp_path):
     with pytest.raises(UserError, match="cannot train .* with 9999 pieces on 27 lines: Vocabulary size too high"):
         train_sentencepiece(TEXT, str(tmp_path / "m"), 9999)
+
+
+def test_sentinels_follow_the_pieces_and_count_down(english):
+    v = SentencePiece(english.path, sentinels=100)
+    assert (v.size, v.sentinels, english.sentinels) == (4196, 100, 0)
+    assert [v.piece(i) for i in (4195, 4194, 4096, 4095)] == ["<extra_id_0>", "<extra_id_1>", "<extra_id_99>", english.piece(4095)]
+    assert v.special == english.special | set(range(4096, 4196))
+    assert v.ordinary.tolist() == english.ordinary.tolist()
+    assert v.encode("the sea <extra_id_0>").tolist() == english.encode("the sea <extra_id_0>").tolist()
+    assert v.starts(np.array([4195, 4096, *english.encode("whale.")])).tolist() == [True, True, *english.starts(english.encode("whale."))]
+    the, sea = english.encode("the"), english.encode("sea")
+    assert v.decode([4195, *the, 4194, 4193, *sea, 4196]) == "<extra_id_0> the <extra_id_1> <extra_id_2> sea" + english.decode([english.unk])
+    assert english.decode([4195]) == english.decode([english.unk])
+    with pytest.raises(UserError, match="sentinels is -1"):
+        SentencePiece(english.path, sentinels=-1)
+
+
+def test_sentinels_travel_with_the_vocabulary(english):
+    v = SentencePiece(english.path, sentinels=7)
+    again = pickle.loads(pickle.dumps(v))
+    assert (again.size, again.fingerprint, repr(again)) == (4103, v.fingerprint, repr(v))
+    assert len({english.fingerprint, v.fingerprint, SentencePiece(english.path, sentinels=8).fingerprint}) == 3
+
+
+def test_eos_is_the_models_own_or_sep(english, tmp_path):
+    assert english.eos == english.sep == 3
+    sentencepiece.SentencePieceTrainer.train(  # laid out as T5's: pad 0, </s> 1, unk 2, no [CLS]
+        sentence_iterator=iter(TEXT), model_prefix=str(tmp_path / "t5"), vocab_size=30, pad_id=0, eos_id=1, unk_id=2, bos_id=-1, minloglevel=2)
+    v = SentencePiece(str(tmp_path / "t5.model"), sentinels=4)
+    assert (v.pad, v.eos, v.unk, v.cls, v.sep, v.mask, v.size) == (0, 1, 2, None, None, None, 34)
+    assert v.special == {0, 1, 2, 30, 31, 32, 33}

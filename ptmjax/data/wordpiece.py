@@ -1,0 +1,158 @@
+"""BERT's WordPiece vocabularies, from the files that published models come with.
+
+V pieces, n tokens.
+"""
+import functools
+import hashlib
+import json
+import re
+from collections.abc import Iterable
+
+import numpy as np
+import tokenizers
+from etils import epath
+from tokenizers import normalizers, pre_tokenizers
+
+from ptmjax.data.vocabulary import Vocabulary
+from ptmjax.types import UserError
+
+UNK = "[UNK]"
+SYMBOLS = frozenset({"[PAD]", UNK, "[CLS]", "[SEP]", "[MASK]"})
+LONGEST = 100  # characters of a word; a longer one is unk, as in BERT's own code
+_UNUSED = re.compile(r"\[unused\d+\]")
+
+
+class WordPiece(Vocabulary):
+    """BERT's vocab.txt (a piece a line) or a tokenizer.json with a WordPiece model; read at first use, pickled as its path.
+
+    Args:
+        lower: of a vocab.txt: whether case is folded and accents are stripped, as the uncased models do (None: yes). A
+            tokenizer.json says so itself, so it takes None alone.
+
+    [PAD], [UNK], [CLS], [SEP], [MASK] (None where the file lacks one; [UNK] must be there), the [unusedN] and what a
+    tokenizer.json adds to its model are special; all of them are plain text in a text, which BERT's own tokeniser reads as symbols.
+    """
+
+    def __init__(self, path: str, lower: bool | None = None):
+        self.path, self.lower = str(path), lower
+        if lower is not None and self._is_json:
+            raise UserError(f"vocabulary {self.path} says itself whether case is folded: leave lower out, or give the vocab.txt")
+
+    def __getstate__(self) -> dict:
+        return {"path": self.path, "lower": self.lower}  # worker processes read the file again
+
+    def __repr__(self) -> str:
+        return f"WordPiece({self.path!r}{'' if self.lower is None else f', lower={self.lower}'})"
+
+    @property
+    def _is_json(self) -> bool:
+        return self.path.endswith(".json")
+
+    @functools.cached_property
+    def _bytes(self) -> bytes:
+        try:
+            return epath.Path(self.path).read_bytes()
+        except OSError as e:
+            raise UserError(f"vocabulary {self.path} cannot be read ({e.strerror or e}): give a vocab.txt or tokenizer.json") from e
+
+    @functools.cached_property
+    def _file(self) -> tuple[dict, dict[int, str]]:
+        """(a tokenizer.json without symbols and template, what is added to its model: id -> piece)."""
+        try:
+            text = self._bytes.decode()
+            held = json.loads(text) if self._is_json else _from_lines(text, self.lower is not False)
+            if held["model"]["type"] != "WordPiece":
+                raise UserError(f"vocabulary {self.path} holds a {held['model']['type']} model, not a WordPiece one")
+            added = {int(x["id"]): x["content"] for x in held.get("added_tokens") or ()}
+        except (KeyError, TypeError, UnicodeDecodeError, json.JSONDecodeError) as e:
+            raise self._wrong() from e
+        return held | {"added_tokens": [], "post_processor": None, "truncation": None, "padding": None}, added
+
+    def _wrong(self) -> UserError:
+        return UserError(f"vocabulary {self.path} is not a WordPiece vocabulary with [UNK]: give BERT's vocab.txt or a tokenizer.json")
+
+    @functools.cached_property
+    def _model(self) -> tokenizers.Tokenizer:
+        held, _ = self._file
+        if UNK not in held["model"]["vocab"]:
+            raise self._wrong()
+        try:
+            return tokenizers.Tokenizer.from_str(json.dumps(held))
+        except Exception as e:  # the library has no narrower class
+            raise self._wrong() from e
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        return hashlib.sha256(self._bytes + (b"" if self._is_json else b" lower" if self.lower is not False else b" cased")).hexdigest()
+
+    @functools.cached_property
+    def _pieces(self) -> list[str]:
+        """By id; an id that the file leaves out is an empty piece, and special."""
+        held, added = self._file
+        named = {id: piece for piece, id in held["model"]["vocab"].items()} | added
+        return [named.get(id, "") for id in range(max(named, default=-1) + 1)]
+
+    @functools.cached_property
+    def size(self) -> int:
+        return len(self._pieces)
+
+    def _id(self, piece: str) -> int | None:
+        return self._pieces.index(piece) if piece in self._pieces else None
+
+    @functools.cached_property
+    def pad(self) -> int | None:
+        return self._id("[PAD]")
+
+    @functools.cached_property
+    def unk(self) -> int | None:
+        return self._id("[UNK]")
+
+    @functools.cached_property
+    def cls(self) -> int | None:
+        return self._id("[CLS]")
+
+    @functools.cached_property
+    def sep(self) -> int | None:
+        return self._id("[SEP]")
+
+    @functools.cached_property
+    def mask(self) -> int | None:
+        return self._id("[MASK]")
+
+    @functools.cached_property
+    def special(self) -> frozenset[int]:
+        odd = (id for id, piece in enumerate(self._pieces) if not piece or piece in SYMBOLS or _UNUSED.fullmatch(piece))
+        return frozenset((*odd, *self._file[1]))
+
+    @functools.cached_property
+    def _starts(self) -> np.ndarray:
+        return np.array([not piece.startswith("##") for piece in self._pieces])
+
+    def encode(self, text: str) -> np.ndarray:
+        return np.array(self._model.encode(text, add_special_tokens=False).ids, np.int32)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        words = []
+        for id in map(int, ids):
+            piece = self.piece(id if 0 <= id < self.size and id != self.pad else self.unk)
+            if piece.startswith("##") and words:
+                words[-1] += piece[2:]
+            else:
+                words.append(piece)
+        return " ".join(words)
+
+    def piece(self, id: int) -> str:
+        return self._pieces[id]
+
+    def starts(self, ids: np.ndarray) -> np.ndarray:
+        return self._starts[ids]
+
+
+def _from_lines(text: str, lower: bool) -> dict:
+    """What a tokenizer.json of BERT would say, from the lines of a vocab.txt."""
+    vocabulary = {line.removesuffix("\r"): id for id, line in enumerate(text.removesuffix("\n").split("\n"))}
+    model = tokenizers.models.WordPiece(vocabulary, unk_token=UNK, max_input_chars_per_word=LONGEST)
+    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lower)  # accents go with case
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    return json.loads(tokenizer.to_str())
