@@ -22,6 +22,7 @@ REQUIREMENTS = [
     "sentencepiece>=0.2.1",
     "tokenizers>=0.22",
     "rich>=13.9",
+    "safetensors>=0.8",
     "tensorboardX>=2.6.4",
     "matplotlib>=3.9",
 ]
@@ -34,7 +35,6 @@ TEST = [
 PARITY = [  # what the tests hold the code to
     "torch==2.13.0",
     "transformers>=5.0,<6",
-    "safetensors>=0.5",
 ]
 
 setup(

@@ -9,6 +9,7 @@ import io
 import itertools
 import logging
 from collections.abc import Iterable
+from pathlib import Path
 
 import numpy as np
 import sentencepiece
@@ -48,6 +49,10 @@ class Vocabulary(abc.ABC):
     @abc.abstractmethod
     def starts(self, ids: np.ndarray) -> np.ndarray:
         """bool [n]: the piece begins a word."""
+
+    @abc.abstractmethod
+    def save(self, folder: Path) -> None:
+        """Writes its file into the folder, under the name that transformers looks for."""
 
     @property
     def eos(self) -> int | None:
@@ -157,6 +162,9 @@ class SentencePiece(Vocabulary):
 
     def starts(self, ids: np.ndarray) -> np.ndarray:
         return self._starts[ids]
+
+    def save(self, folder: Path) -> None:
+        (folder / "spiece.model").write_bytes(self._bytes)
 
 
 def train_sentencepiece(lines: Iterable[str], path: str, size: int, lower: bool = True) -> int:

@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable
+from pathlib import Path
 
 import numpy as np
 import tokenizers
@@ -146,6 +147,12 @@ class WordPiece(Vocabulary):
 
     def starts(self, ids: np.ndarray) -> np.ndarray:
         return self._starts[ids]
+
+    def save(self, folder: Path) -> None:
+        (folder / ("tokenizer.json" if self._is_json else "vocab.txt")).write_bytes(self._bytes)
+        about = {"tokenizer_class": "BertTokenizerFast" if self._is_json else "BertTokenizer"}
+        lower = {} if self._is_json else {"do_lower_case": self.lower is not False}
+        (folder / "tokenizer_config.json").write_text(json.dumps(about | lower, indent=1) + "\n")
 
 
 def _from_lines(text: str, lower: bool) -> dict:
