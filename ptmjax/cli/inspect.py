@@ -32,11 +32,25 @@ def run(args: argparse.Namespace) -> int:
     for i in range(min(args.examples, len(sample["index"]))):
         row = {key: x[i] for key, x in sample.items()}
         console.print(f"record {row['index']}", style="dim", highlight=False)
-        console.print(original(row, data.task.vocabulary))
-        console.print(corrupted(row, data.task.vocabulary))
+        for line in (shown_both if "decoder_segments" in row else shown)(row, data.task.vocabulary):
+            console.print(line)
     console.print(rates(sample, data.task.vocabulary))
     console.print(shapes(sample, experiment.stages[0].batch))
     return 0
+
+
+def shown(row: Mapping[str, np.ndarray], vocabulary: Vocabulary) -> list[Text]:
+    return [original(row, vocabulary), corrupted(row, vocabulary)]
+
+
+def shown_both(row: Mapping[str, np.ndarray], vocabulary: Vocabulary) -> list[Text]:
+    """The encoder's side and the targets of the decoder: sentinels in blue, words that are scored in bold."""
+    first = vocabulary.size - vocabulary.sentinels
+    colour = lambda t, w: "bold blue" if t >= first else "bold yellow" if w > 0 else ""
+    line = lambda name, ids, weights, segments: Text.assemble(name, *((vocabulary.piece(t) + " ", colour(t, w))
+                                                              for t, w, s in zip(ids, weights, segments) if s > 0))
+    return [line("inputs     ", row["tokens"], np.zeros(len(row["tokens"])), row["segments"]),
+            line("targets    ", row["targets"], row["weights"], row["decoder_segments"])]
 
 
 def original(row: Mapping[str, np.ndarray], vocabulary: Vocabulary) -> Text:
@@ -53,14 +67,21 @@ def corrupted(row: Mapping[str, np.ndarray], vocabulary: Vocabulary) -> Text:
 
 
 def rates(sample: Mapping[str, np.ndarray], vocabulary: Vocabulary) -> Table:
-    """Shares of real places that are scored, and of scored ones that are masked, kept or other; padding of all."""
-    real, scored = sample["segments"] > 0, sample["weights"] > 0
-    mask, same = sample["tokens"] == vocabulary.mask, sample["tokens"] == sample["targets"]
-    share = lambda part, whole: f"{(part & whole).sum() / max(1, whole.sum()):.4f}"
+    """Shares of real places that are scored, and of scored ones that are masked, kept or other; padding of all; with a decoder,
+    of its places."""
+    decoder = "decoder_segments" in sample
+    real, scored, everywhere = sample["decoder_segments" if decoder else "segments"] > 0, sample["weights"] > 0, np.ones((), bool)
+    share = lambda part, whole: f"{(part & whole).sum() / max(1, (whole & np.ones_like(part)).sum()):.4f}"
+    rows = [("scored, of real places", scored, real), ("padding, of all places", ~real, everywhere)]
+    if decoder:
+        sentinel = sample["targets"] >= vocabulary.size - vocabulary.sentinels
+        rows += [("sentinels, of real places", sentinel, real), ("padding, of all places of the encoder", sample["segments"] == 0, everywhere)]
+    else:
+        mask, same = sample["tokens"] == vocabulary.mask, sample["tokens"] == sample["targets"]
+        rows += [("shown as [MASK], of scored", mask, scored), ("kept, of scored", same, scored),
+                 ("another token, of scored", ~mask & ~same, scored)]
     table = Table("rate", f"of {len(real)} examples", title="rates")
-    for name, part, whole in (("scored, of real places", scored, real), ("shown as [MASK], of scored", mask, scored),
-                              ("kept, of scored", same, scored), ("another token, of scored", ~mask & ~same, scored),
-                              ("padding, of all places", ~real, np.ones_like(real))):
+    for name, part, whole in rows:
         table.add_row(name.replace("[", "\\["), share(part, whole))
     return table
 

@@ -50,9 +50,9 @@ class Vocabulary(abc.ABC):
     def starts(self, ids: np.ndarray) -> np.ndarray:
         """bool [n]: the piece begins a word."""
 
-    @abc.abstractmethod
     def save(self, folder: Path) -> None:
         """Writes its file into the folder, under the name that transformers looks for."""
+        raise UserError(f"{self!r} has no file that transformers reads: this vocabulary cannot be exported")
 
     @property
     def eos(self) -> int | None:
