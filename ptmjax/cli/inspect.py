@@ -75,7 +75,8 @@ def rates(sample: Mapping[str, np.ndarray], vocabulary: Vocabulary) -> Table:
     rows = [("scored, of real places", scored, real), ("padding, of all places", ~real, everywhere)]
     if decoder:
         sentinel = sample["targets"] >= vocabulary.size - vocabulary.sentinels
-        rows += [("sentinels, of real places", sentinel, real), ("padding, of all places of the encoder", sample["segments"] == 0, everywhere)]
+        rows += [("sentinels, of real places", sentinel, real),
+                 ("padding, of all places of the encoder", sample["segments"] == 0, everywhere)]
     else:
         mask, same = sample["tokens"] == vocabulary.mask, sample["tokens"] == sample["targets"]
         rows += [("shown as [MASK], of scored", mask, scored), ("kept, of scored", same, scored),
