@@ -25,11 +25,12 @@ def cross_entropy(scores: Array, targets: Array) -> tuple[Array, Array]:
 class VocabularyHead(nnx.Module):
     """act(h W + b) normed (left out where act is None), then scores over a table [V', E] with a bias; BERT's MLM head.
 
-    The table is tied by the path table of Build. Padded entries score NEVER: never predicted, sampled or counted.
+    The table is tied by the path table of Build. scaled: states are multiplied by E^-.5, as T5 does where the table is that of
+    its inputs, of variance 1. Padded entries score NEVER: never predicted, sampled or counted.
     """
 
     def __init__(self, size: int, width: int, *, embed: int | None = None, act: str | None = "gelu", norm: str = "layer",
-                 eps: float = 1e-12, init: Init = 0.02, key: Array):
+                 eps: float = 1e-12, bias: bool = True, scaled: bool = False, init: Init = 0.02, key: Array):
         a, b, c = jax.random.split(key, 3)
         embed = width if embed is None else embed
         if act is None and embed != width:
@@ -37,19 +38,23 @@ class VocabularyHead(nnx.Module):
         self.size, self.act = size, None if act is None else activation(act)
         self.transform = None if act is None else Linear(width, embed, ("embed", None), init=init, key=a)
         self.norm = None if act is None else Norm(embed, norm, eps, key=b)
-        self.table = param(c, (padded(size), embed), ("vocab", "embed"), init, real=size)
-        self.bias = param(c, (padded(size),), ("vocab",), "zeros", real=size)
+        self.table = param(c, (padded(size), embed), ("vocab", "embed"), init, real=size, fan_in=embed)
+        self.bias = param(c, (padded(size),), ("vocab",), "zeros", real=size) if bias else None
+        self.scale = embed**-0.5 if scaled else None
 
     def __call__(self, h: Array, where: Slots | None = None, candidates: Array | None = None) -> Array:
         """h [B, L, D] -> [B, L or K, V'], or [..., C] at candidates [..., C]."""
         h = h if where is None else where.take(h)
         if self.act is not None:
             h = self.norm(self.act(self.transform(h)))
+        h = h if self.scale is None else h * self.scale
         if candidates is not None:
             rows = constrain(self.table[...], "vocab", None)[candidates]
-            return jnp.einsum("...d,...cd->...c", h, rows) + self.bias[...][candidates]
-        scores = product(h, self.table[...].T, jnp.float32) + self.bias[...]
-        scores = jnp.where(jnp.arange(len(self.bias[...])) < self.size, scores, NEVER)
+            scores = jnp.einsum("...d,...cd->...c", h, rows)
+            return scores if self.bias is None else scores + self.bias[...][candidates]
+        scores = product(h, self.table[...].T, jnp.float32)
+        scores = scores if self.bias is None else scores + self.bias[...]
+        scores = jnp.where(jnp.arange(scores.shape[-1]) < self.size, scores, NEVER)
         return constrain(scores, "batch", *[None] * (h.ndim - 2), "vocab")
 
     def nll(self, h: Array, targets: Array, where: Slots | None = None) -> tuple[Array, Array]:

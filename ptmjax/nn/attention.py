@@ -35,17 +35,25 @@ def attention(q: Array, k: Array, v: Array, see: Array, *, bias: Array | None = 
 
 
 class Attention(nnx.Module):
-    """Multi-head attention (Vaswani et al. 2017, section 3.2) of x [B, L, D] over memory [B, M, D]."""
+    """Multi-head attention (Vaswani et al. 2017, section 3.2) of x [B, L, D] over memory [B, M, D].
 
-    def __init__(self, width: int, heads: int, *, bias: bool = True, init: Init = 0.02, key: Array):
+    size is K, None for D / H. scaled: scores are divided by sqrt(K); where not (Raffel et al. 2020), the query's initial
+    kernel is, so that scores begin alike and the optimizer, not the layer, sets their size.
+    """
+
+    def __init__(self, width: int, heads: int, *, size: int | None = None, scaled: bool = True, bias: bool = True, init: Init = 0.02,
+                 key: Array):
         at_least(1, width=width, heads=heads)
-        if width % heads:
+        if size is None and width % heads:
             raise UserError(f"width {width} does not divide by {heads} heads")
-        self.heads, keys = heads, jax.random.split(key, 4)
+        self.heads, self.scaled, keys = heads, scaled, jax.random.split(key, 4)
+        inner = width if size is None else heads * size
         self.query, self.key, self.value = (
-            Linear(width, width, ("embed", "heads"), bias=bias, init=init, key=k) for k in keys[:3]
+            Linear(width, inner, ("embed", "heads"), bias=bias, init=init, key=k) for k in keys[:3]
         )
-        self.out = Linear(width, width, ("heads", "embed"), bias=bias, init=init, key=keys[3])
+        self.out = Linear(inner, width, ("heads", "embed"), bias=bias, init=init, key=keys[3])
+        if not scaled:
+            self.query.kernel[...] = self.query.kernel[...] / math.sqrt(inner // heads)
 
     def __call__(self, x: Array, over: Array, see: Array, *, angles: Array | None = None, bias: Array | None = None,
                  rate: float = 0.0, key: Key | None = None, capture: frozenset[str] = frozenset()) -> tuple[Array, dict[str, Array]]:
@@ -53,7 +61,9 @@ class Attention(nnx.Module):
         q, k, v = self.split(self.query(x)), self.split(self.key(over)), self.split(self.value(over))
         if angles is not None:
             q, k = rotate(q, angles), rotate(k, angles)
-        y, aux = attention(q / math.sqrt(q.shape[-1]), k, v, see, bias=bias, rate=rate, key=key, capture=capture)
+        if self.scaled:
+            q = q / math.sqrt(q.shape[-1])
+        y, aux = attention(q, k, v, see, bias=bias, rate=rate, key=key, capture=capture)
         return self.out(y.reshape(*y.shape[:2], -1)), aux
 
     def split(self, x: Array) -> Array:

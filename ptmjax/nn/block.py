@@ -2,6 +2,7 @@
 
 B rows, L length, D width.
 """
+import functools
 from collections.abc import Callable
 
 import jax
@@ -17,24 +18,19 @@ from ptmjax.types import Array, Key, PyTree, constrain, fold, one_of
 PLACES = ("post", "pre")
 
 
-class Block(nnx.Module):
-    """Self-attention [, cross attention], feed-forward; the norm after each sum ("post", BERT) or before each part ("pre").
+class Layer(nnx.Module):
+    """Self-attention [, cross attention], feed-forward, each with its norm: what a Block and a T5Block make of their parts.
 
     The contract of a block: (state, context, memory, key, capture) -> (state, memory, aux). state is any tree of [B, ...];
     context is what all layers see (see, bias, angles, encoded, ...); memory is this layer's own from segment to segment,
     or None; aux holds what `capture` asks for of hidden, scores, probs, values.
     """
 
-    def __init__(self, width: int, heads: int, hidden: int, *, act: str = "gelu", norm: str = "layer", eps: float = 1e-12,
-                 place: str = "post", rate: float = 0.1, attention_rate: float = 0.1, bias: bool = True, cross: bool = False,
-                 init: Init = 0.02, key: Array):
-        one_of("place of the norm", place, PLACES)
-        self.pre, self.rate, self.attention_rate = place == "pre", rate, attention_rate
-        a, b, c, d = jax.random.split(key, 4)
-        self.attention = Attention(width, heads, bias=bias, init=init, key=a)
-        self.mlp = Mlp(width, hidden, act, bias=bias, init=init, key=b)
-        self.cross = Attention(width, heads, bias=bias, init=init, key=c) if cross else None
-        self.norms = nnx.Dict({name: Norm(width, norm, eps, key=d) for name in ("attention", "mlp") + ("cross",) * cross})
+    def __init__(self, attention: Attention, mlp: Mlp, cross: Attention | None, norm: Callable[[], Norm], *, pre: bool, rate: float,
+                 attention_rate: float):
+        self.pre, self.rate, self.attention_rate = pre, rate, attention_rate
+        self.attention, self.mlp, self.cross = attention, mlp, cross
+        self.norms = nnx.Dict({name: norm() for name in ("attention", "mlp") + ("cross",) * (cross is not None)})
 
     def residual(self, x: Array, name: str, part: Callable[[Array], tuple[Array, dict]], key: Key | None) -> tuple[Array, dict]:
         """x plus the dropped-out part, the norm before or after; [B, L, D] and the part's aux."""
@@ -59,7 +55,7 @@ class Block(nnx.Module):
         if self.cross is not None:
             x, more = self.cross_attend(x, context, key, capture)
             aux |= more
-        x, _ = self.residual(x, "mlp", lambda h: (self.mlp(h), {}), key)
+        x, _ = self.residual(x, "mlp", lambda h: (self.mlp(h, fold(key, "hidden")), {}), key)
         return x, memory, aux | ({"hidden": x} if "hidden" in capture else {})
 
     def init_memory(self, rows: int, reach: int | None = None) -> PyTree:
@@ -67,15 +63,46 @@ class Block(nnx.Module):
         return None
 
 
-class Final(nnx.Module):
-    """The norm after the last layer that "pre" blocks need (GPT-2, T5), itself a block: groups [(Block, 12), (Final, 1)]."""
+class Block(Layer):
+    """A Layer whose norm is after each sum ("post", BERT) or before each part ("pre")."""
 
-    def __init__(self, width: int, *, norm: str = "layer", eps: float = 1e-12, key: Array):
-        self.norm = Norm(width, norm, eps, key=key)
+    def __init__(self, width: int, heads: int, hidden: int, *, act: str = "gelu", norm: str = "layer", eps: float = 1e-12,
+                 place: str = "post", rate: float = 0.1, attention_rate: float = 0.1, bias: bool = True, cross: bool = False,
+                 init: Init = 0.02, key: Array):
+        one_of("place of the norm", place, PLACES)
+        a, b, c, d = jax.random.split(key, 4)
+        attend = functools.partial(Attention, width, heads, bias=bias, init=init)
+        super().__init__(attend(key=a), Mlp(width, hidden, act, bias=bias, init=init, key=b), attend(key=c) if cross else None,
+                         lambda: Norm(width, norm, eps, key=d), pre=place == "pre", rate=rate, attention_rate=attention_rate)
+
+
+class T5Block(Layer):
+    """T5's layer (Raffel et al. 2020, section 2.1): RMS norms before the parts, no biases, heads of any size, unscaled scores; one
+    dropout rate for attention, the MLP's hidden and the sums.
+
+    Initial laws as T5X. Departure: T5X drops a channel of the MLP's hidden and of the sums at all positions of a row at once
+    to save random bits; here each place has its own, as in transformers.
+    """
+
+    def __init__(self, width: int, heads: int, size: int, hidden: int, *, act: str = "relu", eps: float = 1e-6, rate: float = 0.1,
+                 cross: bool = False, key: Array):
+        a, b, c, d = jax.random.split(key, 4)
+        attend = functools.partial(Attention, width, heads, size=size, scaled=False, bias=False, init="fan_in")
+        mlp = Mlp(width, hidden, act, rate=rate, bias=False, init="fan_in_cut", key=b)
+        super().__init__(attend(key=a), mlp, attend(key=c) if cross else None, lambda: Norm(width, "rms", eps, key=d), pre=True,
+                         rate=rate, attention_rate=rate)
+
+
+class Final(nnx.Module):
+    """The norm after the last layer that "pre" blocks need (GPT-2, T5), and dropout (T5), itself a block: groups
+    [(Block, 12), (Final, 1)]."""
+
+    def __init__(self, width: int, *, norm: str = "layer", eps: float = 1e-12, rate: float = 0.0, key: Array):
+        self.norm, self.rate = Norm(width, norm, eps, key=key), rate
 
     def __call__(self, state: Array, context: dict[str, Array], memory: PyTree, key: Key | None,
                  capture: frozenset[str]) -> tuple[Array, PyTree, dict[str, Array]]:
-        return jax.tree.map(self.norm, state), memory, {}
+        return jax.tree.map(lambda x: dropout(self.norm(x), self.rate, fold(key, "final")), state), memory, {}
 
     def init_memory(self, rows: int, reach: int | None = None) -> PyTree:
         return None

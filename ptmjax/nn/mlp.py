@@ -7,9 +7,10 @@ import functools
 import jax
 from flax import nnx
 
+from ptmjax.nn.dropout import dropout
 from ptmjax.nn.linear import Linear
 from ptmjax.nn.param import Init
-from ptmjax.types import Array, constrain, one_of
+from ptmjax.types import Array, Key, constrain, one_of
 
 ACTIVATIONS = {
     "gelu": functools.partial(jax.nn.gelu, approximate=False),
@@ -28,16 +29,19 @@ def activation(name: str):
 
 
 class Mlp(nnx.Module):
-    """[B, L, D] -> [B, L, D]: act(x wi) wo, or with "gated_gelu" and the like act(x wg) * (x wi) wo (Shazeer 2020)."""
+    """[B, L, D] -> [B, L, D]: act(x wi) wo, or with "gated_gelu" and the like act(x wg) * (x wi) wo (Shazeer 2020).
 
-    def __init__(self, width: int, hidden: int, act: str, *, bias: bool = True, init: Init = 0.02, key: Array):
+    rate is that of dropout before wo.
+    """
+
+    def __init__(self, width: int, hidden: int, act: str, *, rate: float = 0.0, bias: bool = True, init: Init = 0.02, key: Array):
         a, b, c = jax.random.split(key, 3)
-        self.act = activation(act.removeprefix(GATED))
+        self.rate, self.act = rate, activation(act.removeprefix(GATED))
         self.wi = Linear(width, hidden, ("embed", "mlp"), bias=bias, init=init, key=a)
         self.gate = Linear(width, hidden, ("embed", "mlp"), bias=bias, init=init, key=c) if act.startswith(GATED) else None
         self.wo = Linear(hidden, width, ("mlp", "embed"), bias=bias, init=init, key=b)
 
-    def __call__(self, x: Array) -> Array:
+    def __call__(self, x: Array, key: Key | None = None) -> Array:
         h = constrain(self.wi(x), "batch", None, "mlp")
         h = self.act(h) if self.gate is None else self.act(constrain(self.gate(x), "batch", None, "mlp")) * h
-        return self.wo(h)
+        return self.wo(dropout(h, self.rate, key))

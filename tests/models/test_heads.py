@@ -13,6 +13,8 @@ H = RNG.normal(size=(2, 5, 6)).astype(np.float32)
 
 def head(size=131, width=6, **options):
     made = VocabularyHead(size, width, init=1.0, key=jax.random.key(0), **options)
+    if made.bias is None:
+        return made
     made.bias[...] = jnp.asarray(RNG.normal(size=made.bias.shape), jnp.float32)
     return made
 
@@ -50,6 +52,21 @@ def test_a_head_without_transform_and_one_with_another_table_width():
     assert narrow.table.shape == (256, 4) and narrow(H).shape == (2, 5, 256)
     with pytest.raises(ValueError, match="act None nothing maps width 6 to a table of width 4"):
         head(act=None, embed=4)
+
+
+def test_without_bias_and_scaled_by_the_root_of_the_width():
+    plain, scaled = head(act=None, bias=False), head(act=None, bias=False, scaled=True)
+    assert plain.bias is None
+    np.testing.assert_allclose(plain(H)[..., :131], H @ np.asarray(plain.table[...][:131]).T, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(scaled(H)[..., :131], plain(H)[..., :131] / 6**0.5, rtol=1e-5, atol=1e-5)
+    c = RNG.integers(0, 131, (2, 5, 3))
+    np.testing.assert_allclose(scaled(H, None, c), np.take_along_axis(np.asarray(scaled(H)), c, -1), rtol=1e-5, atol=1e-5)
+    assert (np.asarray(scaled(H))[..., 131:] <= -1e9).all()
+
+
+def test_the_fan_in_of_the_table_is_the_width_of_the_states():
+    table = VocabularyHead(1000, 64, act=None, init="fan_in", key=jax.random.key(0)).table[...]
+    assert float(table.std()) == pytest.approx(1 / 8, rel=0.02)
 
 
 def test_padding_of_the_vocabulary_is_never_predicted_sampled_or_counted():

@@ -106,3 +106,22 @@ def test_angles_make_it_relative():
 def test_heads_must_divide_the_width():
     with pytest.raises(ValueError, match="width 10 does not divide by 3 heads"):
         Attention(10, 3, key=jax.random.key(0))
+
+
+def test_heads_of_their_own_size():
+    layer = Attention(10, 3, size=7, init=0.5, key=jax.random.key(0))
+    assert layer.query.kernel.shape == layer.key.kernel.shape == layer.value.kernel.shape == (10, 21) and layer.out.kernel.shape == (21, 10)
+    x = RNG.normal(size=(B, L, 10)).astype(np.float32)
+    y, aux = layer(x, x, np.ones((B, L, L), bool), capture=frozenset({"scores", "values"}))
+    assert y.shape == (B, L, 10) and aux["values"].shape == (B, L, 3, 7)
+    q, k = (np.asarray(p(x)).reshape(B, L, 3, 7) for p in (layer.query, layer.key))
+    np.testing.assert_allclose(aux["scores"], np.einsum("blhk,bmhk->bhlm", q, k) / 7**0.5, atol=1e-5)
+
+
+def test_unscaled_scores_have_the_factor_in_the_initial_query():
+    scaled, bare = (Attention(12, 3, scaled=s, init="fan_in", key=jax.random.key(0)) for s in (True, False))
+    x, see = RNG.normal(size=(B, L, 12)).astype(np.float32), np.ones((B, L, L), bool)
+    a, b = (layer(x, x, see, capture=frozenset({"scores"}))[1]["scores"] for layer in (scaled, bare))
+    np.testing.assert_allclose(a, b, atol=1e-5)
+    np.testing.assert_allclose(bare.query.kernel[...] * 2, scaled.query.kernel[...], rtol=1e-6)
+    np.testing.assert_array_equal(bare.key.kernel[...], scaled.key.kernel[...])

@@ -1,9 +1,12 @@
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
 
+from ptmjax.nn.dropout import dropout
 from ptmjax.nn.mlp import ACTIVATIONS, Mlp, activation
+from ptmjax.types import Key
 
 TORCH = {"gelu": torch.nn.functional.gelu, "gelu_tanh": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
          "relu": torch.relu, "silu": torch.nn.functional.silu, "tanh": torch.tanh}
@@ -35,3 +38,12 @@ def test_plain_and_gated():
     gated = Mlp(4, 6, "gated_silu", bias=False, init=1.0, key=jax.random.key(0))
     wi, wg, wo = (np.asarray(p.kernel[...]) for p in (gated.wi, gated.gate, gated.wo))
     np.testing.assert_allclose(gated(x), (jax.nn.silu(x @ wg) * (x @ wi)) @ wo, rtol=1e-4, atol=1e-5)
+
+
+def test_dropout_works_on_the_hidden_values():
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3, 4)), jnp.float32)
+    mlp, key = Mlp(4, 6, "gated_relu", rate=0.5, init=1.0, key=jax.random.key(0)), Key(jax.random.key(1), jnp.arange(2))
+    h = jax.nn.relu(mlp.gate(x)) * mlp.wi(x)
+    np.testing.assert_allclose(mlp(x, key), mlp.wo(dropout(h, 0.5, key)), rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(mlp(x), mlp.wo(h))
+    assert np.abs(np.asarray(mlp(x, key)) - mlp(x)).max() > 0.1

@@ -17,13 +17,25 @@ def test_fan_in_keeps_the_variance():
     assert np.asarray(draw(jax.random.key(0), (400, 300), "fan_in", fan_in=100)).std() == pytest.approx(0.1, rel=0.01)
 
 
+def test_the_cut_normal_keeps_the_variance_too():
+    x = np.asarray(draw(jax.random.key(0), (400, 300), "fan_in_cut"))
+    assert x.std() == pytest.approx(0.05, rel=0.01) and np.abs(x).max() <= 2 * 0.05 / 0.8796
+
+
+def test_glorot_and_normal():
+    x = np.asarray(draw(jax.random.key(0), (400, 300), "glorot"))
+    assert x.std() == pytest.approx((2 / 700) ** 0.5, rel=0.01) and np.abs(x).max() == pytest.approx((6 / 700) ** 0.5, rel=0.01)
+    x = np.asarray(draw(jax.random.key(0), (400, 300), "normal"))
+    assert x.std() == pytest.approx(1, rel=0.01) and np.abs(x).max() > 3
+
+
 def test_constants():
     assert not np.asarray(draw(jax.random.key(0), (3, 2), "zeros")).any()
     assert (np.asarray(draw(jax.random.key(0), (3, 2), "ones")) == 1).all()
 
 
 def test_a_misspelt_init_names_the_choices():
-    with pytest.raises(ValueError, match="'fanin'.*'fan_in', 'zeros' or 'ones'"):
+    with pytest.raises(ValueError, match="'fanin'.*'fan_in', .*'normal', 'ones', 'zeros'"):
         draw(jax.random.key(0), (3, 2), "fanin")
 
 

@@ -4,50 +4,23 @@ The encoder reads list SEP list, the second with two spans of two words replaced
 """
 from functools import partial
 
-import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 
 from ptmjax.models.context import Context
 from ptmjax.models.embedders import Embedder, Table
 from ptmjax.models.heads import VocabularyHead
 from ptmjax.models.network import Network
 from ptmjax.nn import masks
-from ptmjax.nn.block import Block, Final
-from ptmjax.nn.param import param
-from ptmjax.nn.positions import positions
+from ptmjax.nn.block import Final, T5Block
+from ptmjax.nn.relative import Relative
 from ptmjax.nn.stack import Stack
-from ptmjax.objectives.base import Objective, weighted
+from ptmjax.objectives.seq2seq import Seq2Seq
 from ptmjax.training.build import Build
-from ptmjax.types import fold
 from tests.systems.harness import CLS, MASK, SEP, SIZE, N, System, lists, pad
 
 D, L, TARGETS = 64, 2 * N, 8
 ONE, TWO = SIZE, SIZE + 1  # sentinels
 EOS = MASK
-
-
-class Relative(nnx.Module):
-    """Batch -> [B or 1, H, L, L]: a scalar a head for every distance up to `reach` (T5's without the logarithmic buckets)."""
-
-    def __init__(self, heads: int, reach: int, *, key):
-        self.reach, self.table = reach, param(key, (2 * reach + 1, heads), (None, "heads"), 1.0)
-
-    def __call__(self, batch):
-        at = positions(batch)
-        distance = jnp.clip(at[:, None, :] - at[:, :, None], -self.reach, self.reach)
-        return jnp.moveaxis(self.table[...][distance + self.reach], -1, 1)
-
-
-class Spans(Objective):
-    def weights(self, batch):
-        return {"span": batch["weights"].sum()}
-
-    def losses(self, nets, batch, keys, step, carry):
-        net, key = nets["model"], fold(keys.dropout, "model")
-        h = net.decode(batch, net.encode(batch, key).state, key).state
-        loss, hit = net.nll("lm", h, batch["targets"])
-        return {"span": weighted(loss, batch["weights"])}, carry, {"accuracy": weighted(hit, batch["weights"])}
 
 
 def spans(example, rng, lookup, *, recall: bool = False, apart: bool = False):
@@ -65,12 +38,14 @@ def spans(example, rng, lookup, *, recall: bool = False, apart: bool = False):
 
 def side(see, cross: bool):
     """Embedder, context and stack of one side."""
-    block = partial(Block, D, 4, 2 * D, act="relu", norm="rms", eps=1e-6, place="pre", bias=False, cross=cross, init="fan_in")
-    return (partial(Embedder, {"tokens": partial(Table, "tokens", SIZE + 2, D, init=1.0)}, D, norm=None),
-            partial(Context, see, bias=partial(Relative, 4, L)), partial(Stack, [(block, 2), (partial(Final, D, norm="rms", eps=1e-6), 1)]))
+    block = partial(T5Block, D, 4, 16, 2 * D, cross=cross)
+    relative = partial(Relative, 4, buckets=64, both=not cross)  # enough buckets for one a distance
+    return (partial(Embedder, {"tokens": partial(Table, "tokens", SIZE + 2, D, init="normal")}, D, norm=None),
+            partial(Context, see, bias=relative), partial(Stack, [(block, 2), (partial(Final, D, norm="rms", eps=1e-6, rate=0.1), 1)]))
 
 
 def system(**view: bool) -> System:
-    net = partial(Network, *side(masks.full, False), {"lm": partial(VocabularyHead, SIZE + 2, D, act=None, init="fan_in")},
-                  decoder=partial(Network, *side(masks.causal, True)))
-    return System(Build({"model": net}, {"model/decoder/embedder": "model/embedder"}), Spans(), partial(spans, **view), lists)
+    head = partial(VocabularyHead, SIZE + 2, D, act=None, bias=False, scaled=True)
+    net = partial(Network, *side(masks.full, False), {"lm": head}, decoder=partial(Network, *side(masks.causal, True)))
+    ties = {"model/decoder/embedder": "model/embedder", "model/heads/lm/table": "model/embedder/parts/tokens/table"}
+    return System(Build({"model": net}, ties), Seq2Seq(), partial(spans, **view), lists)

@@ -1,0 +1,136 @@
+"""Hidden states, logits, losses and every gradient of T5 1.0 and 1.1 against transformers' T5ForConditionalGeneration, in float32.
+
+The error of a leaf is max|a - b| / max|b|.
+"""
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from ptmjax.objectives.seq2seq import Seq2Seq
+from ptmjax.types import Key, Keys
+from tests.models.bert import off, wild
+from tests.models.t5 import HEADS, HIDDEN, SIZE, VOCAB, WIDTH, batch, t5
+
+NEAR = 1e-5
+Z = 0.03  # large enough to show in every gradient
+LAYERS = (3, 2)
+ATTENTION = {"q": "query", "k": "key", "v": "value", "o": "out"}
+ENCODER = [("SelfAttention", "attention"), ("DenseReluDense", "mlp")]
+DECODER = [("SelfAttention", "attention"), ("EncDecAttention", "cross"), ("DenseReluDense", "mlp")]
+
+
+def names(v1_1: bool, layers: tuple[int, int] = LAYERS) -> dict[str, tuple]:
+    """{transformers' name: (our path, layer or (), whether it is transposed)}."""
+    dense = {"wi_0": "gate", "wi_1": "wi", "wo": "wo"} if v1_1 else {"wi": "wi", "wo": "wo"}
+    out = {"shared.weight": ("model/embedder/parts/tokens/table", (), False)} | ({"lm_head.weight": ("model/heads/lm/table", (), False)} if v1_1 else {})
+    for there, here, parts, n in (("encoder", "model", ENCODER, layers[0]), ("decoder", "model/decoder", DECODER, layers[1])):
+        out[f"{there}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"] = (f"{here}/context/bias/table", (), False)
+        out[f"{there}.final_layer_norm.weight"] = (f"{here}/stack/groups/1/norm/scale", 0, False)
+        for i in range(n):
+            for j, (module, part) in enumerate(parts):
+                at, ours = f"{there}.block.{i}.layer.{j}", f"{here}/stack/groups/0"
+                out[f"{at}.layer_norm.weight"] = (f"{ours}/norms/{part}/scale", i, False)
+                for theirs, leaf in (dense if part == "mlp" else ATTENTION).items():
+                    out[f"{at}.{module}.{theirs}.weight"] = (f"{ours}/{part}/{leaf}/kernel", i, True)
+    return out
+
+
+def taken(params: dict, v1_1: bool) -> dict[str, np.ndarray]:
+    """Our parameters or gradients under transformers' names and in its shapes; the padding of the vocabulary is cut off."""
+    cut = lambda path, x: x[:VOCAB] if path.endswith(("tokens/table", "lm/table")) else x
+    return {there: cut(path, np.array(params[path][i]).T if turned else np.array(params[path][i]))
+            for there, (path, i, turned) in names(v1_1).items()}
+
+
+def reference(weights: dict[str, np.ndarray], b: dict, v1_1: bool):
+    """transformers' hidden states, logits, losses and gradients."""
+    config = transformers.T5Config(
+        vocab_size=VOCAB, d_model=WIDTH, d_kv=SIZE, d_ff=HIDDEN, num_layers=LAYERS[0], num_decoder_layers=LAYERS[1], num_heads=HEADS,
+        relative_attention_num_buckets=8, relative_attention_max_distance=12, dropout_rate=0, tie_word_embeddings=not v1_1,
+        feed_forward_proj="gated-gelu" if v1_1 else "relu", attn_implementation="eager", decoder_start_token_id=0)
+    model = transformers.T5ForConditionalGeneration(config)
+    if v1_1:  # transformers 5 ties the head of every T5: 1.1's is its own
+        model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
+    named = dict(model.named_parameters())
+    assert set(named) == set(weights)
+    with torch.no_grad():
+        for name, p in named.items():
+            p.copy_(torch.from_numpy(weights[name].copy()))
+    t = {name: torch.from_numpy(np.asarray(x).copy()).long() for name, x in b.items() if x.ndim == 2}
+    labels = torch.where(t["weights"] > 0, t["targets"], -100)
+    out = model(t["tokens"], attention_mask=t["segments"], decoder_input_ids=t["decoder_tokens"], labels=labels, output_hidden_states=True)
+    scored = t["weights"] > 0
+    z = torch.logsumexp(out.logits[scored], -1).square().mean()
+    (out.loss + Z * z).backward()
+    return out, {"seq2seq": out.loss, "z_loss": z}, {name: p.grad.numpy() for name, p in named.items()}
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["1.0", "1.1"])
+def both(request):
+    v1_1, b = request.param, batch()
+    build, objective = t5(LAYERS, v1_1=v1_1), Seq2Seq(Z)
+    factor = lambda name: SIZE**-0.5 if name.endswith("query/kernel") else 2 if name.endswith("tokens/table") else 1
+    params = {name: factor(name) * x for name, x in wild(build).items()}
+    keys = Keys(None, Key(jax.random.key(0), b["index"]))
+
+    def loss(params):
+        sums, _, _ = objective.losses({"model": (net := build.nets(params)["model"])}, b, keys, jnp.int32(0), {})
+        encoded = net.encode(b, capture=frozenset({"hidden"}))
+        decoded = net.decode(b, encoded.state, capture=frozenset({"hidden"}))
+        more = {"encoder": [*encoded.aux[0]["hidden"][:-1], encoded.state], "decoder": [*decoded.aux[0]["hidden"][:-1], decoded.state],
+                "logits": net.head("lm", decoded.state)}
+        return objective.total({name: s.mean() for name, s in sums.items()}), (sums, more)
+
+    (total, (sums, more)), grads = jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
+    ours = more | {"losses": {name: s.mean() for name, s in sums.items()}, "total": total, "raw": grads, "grads": taken(grads, v1_1),
+                   "used": {path for path, *_ in names(v1_1).values()}, "leaves": set(build.leaves)}
+    return ours, reference(taken(params, v1_1), b, v1_1), b
+
+
+def test_the_name_map_uses_every_parameter(both):
+    assert both[0]["used"] == both[0]["leaves"]
+
+
+def test_hidden_states_of_every_layer(both):
+    """transformers' last one is normed: so is the state that ours ends in."""
+    ours, (theirs, _, _), b = both
+    for side, there, segments in (("encoder", theirs.encoder_hidden_states, b["segments"]), ("decoder", theirs.decoder_hidden_states, b["decoder_segments"])):
+        real = np.asarray(segments) > 0
+        assert len(ours[side]) == len(there) - 1 and not real.all()
+        for x, y in zip(ours[side], there[1:]):
+            assert off(np.asarray(x)[real], y.detach().numpy()[real]) <= NEAR
+
+
+def test_logits(both):
+    ours, (theirs, _, _), b = both
+    real, logits = np.asarray(b["decoder_segments"]) > 0, theirs.logits.detach().numpy()
+    assert logits[real].std() >= 1  # small logits would hide a bug
+    assert off(np.asarray(ours["logits"])[real][:, :VOCAB], logits[real]) <= NEAR
+    assert (np.asarray(ours["logits"])[..., VOCAB:] <= -1e9).all() and ours["logits"].shape[-1] == 256
+
+
+def test_losses(both):
+    ours, (theirs, losses, _), _ = both
+    assert set(ours["losses"]) == set(losses)
+    for name, x in losses.items():
+        assert off(ours["losses"][name], x.item()) <= NEAR
+    assert off(ours["total"], losses["seq2seq"].item() + Z * losses["z_loss"].item()) <= NEAR
+
+
+def test_every_gradient(both, number):
+    ours, (_, _, grads), _ = both
+    assert set(ours["grads"]) == set(grads)
+    errors = {name: off(ours["grads"][name], g) for name, g in grads.items()}
+    assert min(np.abs(g).max() for g in grads.values()) > 1e-3
+    assert max(errors.values()) <= NEAR, sorted(errors.items(), key=lambda x: -x[1])[:4]
+    number("t5 against transformers: greatest relative error of a gradient leaf", max(errors.values()))
+
+
+def test_the_padding_of_the_vocabulary_gets_no_gradient(both):
+    tables = [path for path in both[0]["leaves"] if path.endswith(("tokens/table", "lm/table"))]
+    assert tables
+    for path in tables:
+        assert both[0]["raw"][path].shape[0] == 256 and not np.asarray(both[0]["raw"][path][VOCAB:]).any()
