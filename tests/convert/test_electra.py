@@ -1,0 +1,45 @@
+"""ELECTRA folders of transformers: generator and discriminator, read, written, and both ways without the loss of a bit."""
+import numpy as np
+import safetensors.numpy
+import torch
+import transformers
+
+from ptmjax.convert import published
+from ptmjax.convert.names import real
+from tests.models.bert import VOCAB, batch, off, wild
+from tests.models.electra import electra
+
+NEAR = 1e-5
+
+
+def logits(model, b):
+    t = {name: torch.from_numpy(np.asarray(x).copy()).long() for name, x in b.items() if name in ("tokens", "types", "segments")}
+    with torch.no_grad():
+        return model(t["tokens"], attention_mask=t["segments"], token_type_ids=t["types"]).logits.numpy()
+
+
+def test_our_way_and_back_is_equal_to_the_bit(tmp_path):
+    build, b = electra(), batch()
+    clean = lambda name, x: x.at[real(build.leaves[name]):].set(0) if build.leaves[name].unused else x
+    params = {name: clean(name, x) for name, x in wild(build).items()}
+    published.export(build, params, tmp_path / "out")
+    nets, seen = build.nets(params), np.asarray(b["segments"]) > 0
+    for name, kind, head, width in (("generator", transformers.ElectraForMaskedLM, "mlm", VOCAB),
+                                    ("discriminator", transformers.ElectraForPreTraining, "rtd", 1)):
+        opened, report = kind.from_pretrained(tmp_path / "out" / name, output_loading_info=True)
+        assert not report["missing_keys"] and not report["unexpected_keys"]
+        mine = np.asarray(nets[name].head(head, nets[name].encode(b).state))[seen][:, :width]
+        assert off(mine, logits(opened.eval(), b)[seen].reshape(mine.shape)) <= NEAR
+        one, alone, left = published.load(tmp_path / "out" / name)
+        assert left == [] and set(one.factories) == {name}
+        for path, x in alone.items():
+            assert np.asarray(params[build.owner(path)]).tobytes() == x.tobytes(), path
+        published.export(one, alone, tmp_path / f"again-{name}")
+        c, d = (safetensors.numpy.load_file(f / "model.safetensors") for f in (tmp_path / "out" / name, tmp_path / f"again-{name}"))
+        assert c.keys() == d.keys() and all(c[n].tobytes() == d[n].tobytes() for n in c)
+    said = []
+    found = published.initial(tmp_path / "out", build, said.append)
+    assert said == [] and found.keys() == params.keys()
+    assert all(np.asarray(params[name]).tobytes() == found[name].tobytes() for name in params)
+    found = published.initial(tmp_path / "out" / "discriminator", build, said.append)
+    assert "generator/project/bias" in said[0] and "keeps its initial law" in said[0]
