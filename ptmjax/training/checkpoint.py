@@ -135,8 +135,15 @@ def local_or_remote(folder: epath.PathLike) -> epath.Path:
 
 def whole(path: epath.Path, like: PyTree) -> PyTree:
     compare(path, ocp.metadata(path), like)
-    # Orbax gives a key on one device another spelling of its sharding, for which the step would compile twice
-    return jax.tree.map(lambda x, wanted: jax.device_put(x, wanted.sharding), ocp.load(path, like), like)
+    return jax.tree.map(lambda x, wanted: respelt(x, wanted.sharding), ocp.load(path, like), like)
+
+
+def respelt(x: jax.Array, sharding: jax.sharding.Sharding) -> jax.Array:
+    """x, its sharding spelt as the step spells that of its outputs: Orbax gives a key on one device, or the words of any key,
+    another spelling, for which the step would compile twice."""
+    if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
+        return jax.random.wrap_key_data(jax.device_put(jax.random.key_data(x), sharding), impl=jax.random.key_impl(x))
+    return jax.device_put(x, sharding)
 
 
 def part(path: epath.Path, like: PyTree) -> PyTree:
