@@ -9,7 +9,7 @@ from flax import nnx
 from ptmjax.nn.linear import Linear, product
 from ptmjax.nn.mlp import activation
 from ptmjax.nn.norm import Norm
-from ptmjax.nn.param import Init, padded, param
+from ptmjax.nn.param import Init, padded, param, rows
 from ptmjax.types import Array, Slots, constrain
 
 NEVER = -1e9  # the score of a padded vocabulary entry: finite, so that 0 * NEVER stays 0
@@ -46,8 +46,8 @@ class VocabularyHead(nnx.Module):
         if self.act is not None:
             h = self.norm(self.act(self.transform(h)))
         if candidates is not None:
-            rows = constrain(self.table[...], "vocab", None)[candidates]
-            return jnp.einsum("...d,...cd->...c", h, rows) + self.bias[...][candidates]
+            table = rows(constrain(self.table[...], "vocab", None), candidates)
+            return jnp.einsum("...d,...cd->...c", h, table, preferred_element_type=jnp.float32) + rows(self.bias[...], candidates)
         scores = product(h, self.table[...].T, jnp.float32) + self.bias[...]
         scores = jnp.where(jnp.arange(len(self.bias[...])) < self.size, scores, NEVER)
         return constrain(scores, "batch", *[None] * (h.ndim - 2), "vocab")
