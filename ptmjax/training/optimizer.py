@@ -199,13 +199,13 @@ class Factored(NamedTuple):
     columns: dict[str, Array]
 
 
-def scale_by_factored(leaves: Leaves, power: float, least: int, eps: float, threshold: float) -> optax.GradientTransformation:
+def scale_by_factored(leaves: Leaves, power: float, smallest: int, eps: float, threshold: float) -> optax.GradientTransformation:
     """Gradients over the root of their factored second moment, each layer's update clipped to an RMS of `threshold`.
 
     optax.scale_by_factored_rms factors the two greatest axes, of which the layers may be one, and its clip takes a whole stack.
     """
     extents = {name: Extent.of(leaf) for name, leaf in leaves.items()}
-    factored = {name for name, e in extents.items() if len(e.shape) - e.lead >= 2 and min(e.shape[-2:]) >= least}
+    factored = {name for name, e in extents.items() if len(e.shape) - e.lead >= 2 and min(e.shape[-2:]) >= smallest}
 
     def init(params):
         whole = {name: jnp.zeros(x.shape) for name, x in params.items() if name not in factored}
@@ -245,7 +245,7 @@ class Adafactor:
     """Adafactor as T5 used it (Shazeer and Stern 2018, algorithms 4 and 5): no first moment, second moments in factored form
     that decay by 1 - t^-power, clipped updates, rates relative to the size of the parameter.
 
-    A matrix is factored over its last two axes where neither is below `least` (mesh TensorFlow's 128; 0: always, as
+    A matrix is factored over its last two axes where neither is below `smallest` (mesh TensorFlow's 128; 0: always, as
     transformers), a vector never. eps: of squared gradients, and of the parameter's size. Decay, 0 in T5, is
     decoupled: rate * decay * parameter, without the parameter's size. clip None and groups as AdamW.
     Departure: t counts the steps that the moments have seen, not those of the run: a stage that begins them anew would
@@ -253,15 +253,15 @@ class Adafactor:
     """
 
     def __init__(self, schedule: Schedule, *, power: float = 0.8, threshold: float = 1.0, eps: tuple[float, float] = (1e-30, 1e-3),
-                 least: int = 128, relative: bool = True, decay: float = 0.0, clip: float | None = None, groups: Sequence[Group] = ()):
+                 smallest: int = 128, relative: bool = True, decay: float = 0.0, clip: float | None = None, groups: Sequence[Group] = ()):
         above_zero(power=power, threshold=threshold, eps=min(eps))
-        at_least(0, least=least)
+        at_least(0, smallest=smallest)
         self.shared = Shared.checked(schedule, decay, clip, groups)
-        self.power, self.threshold, self.eps, self.least, self.relative = power, threshold, eps, least, relative
+        self.power, self.threshold, self.eps, self.smallest, self.relative = power, threshold, eps, smallest, relative
 
     def transform(self, leaves: Leaves) -> optax.GradientTransformation:
         """The optax transformation for the trainable parameters `leaves`."""
-        factored = scale_by_factored(leaves, self.power, self.least, self.eps[0], self.threshold)
+        factored = scale_by_factored(leaves, self.power, self.smallest, self.eps[0], self.threshold)
         return self.shared.around(leaves, optax.chain(factored, scale_by_size(leaves, self.eps[1])) if self.relative else factored)
 
     def rate(self, step: int) -> float:
