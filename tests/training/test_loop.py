@@ -15,6 +15,7 @@ from ptmjax.training.loop import Every, plan_of
 from ptmjax.training.metrics import read_lines
 from ptmjax.types import UserError
 from tests.drivers import tiny
+from tests.drivers.processes import TRAIN, address, together
 
 ONE = (1, 1, 1)
 OFTEN = Every(log=1, evaluate=0, save=1)
@@ -220,6 +221,16 @@ def test_a_run_of_steps_that_are_not_finite_stops_and_names_the_records(tmp_path
     never = dataclasses.replace(every, nonfinite=0)
     state = loop.train([poisoned(stage, bad)], tmp_path, tiny.mesh_of(*ONE), seed=3, every=never)
     assert (int(state.step), int(state.loop["in_a_row"]), int(state.loop["skipped"])) == (20, 0, 9)
+
+
+@pytest.mark.parametrize("shape", ["2,1,1", pytest.param("1,1,2", marks=pytest.mark.slow)])
+def test_it_ends_all_processes(tmp_path, shape):
+    """Each holds half of the rows, or half of every parameter; both name all the records."""
+    where = address()
+    said = together([[*TRAIN, f"{tmp_path}/run:{shape}", "--system", "lstm", "--poison", 5, "--join", where, 2, i] for i in range(2)], 1, code=1)
+    for text in said:
+        assert f"UserError: the gradient was not finite in steps 5 to 7; the last batch held the records {ids_of(tiny.stage(tiny.lstm, 10), 7)}: " in text
+    assert "6" in {p.name for p in (tmp_path / "run" / "checkpoints").iterdir()}
 
 
 def test_between_logged_steps_the_host_does_not_wait(monkeypatch):
