@@ -61,4 +61,4 @@ def test_the_gradient_of_positions_adds_up_over_rows_in_float32():
         assert x.dtype == jnp.bfloat16
         return (x.astype(jnp.float32) * 0.37).sum()
 
-    np.testing.assert_allclose(jax.grad(total)(layer).parts["positions"].table[...], 4096 * 0.37, rtol=0.01)
+    np.testing.assert_allclose(jax.jit(jax.grad(total))(layer).parts["positions"].table[...], 4096 * 0.37, rtol=0.01)
