@@ -26,7 +26,7 @@ from ptmjax.types import UserError
 
 HELP = "train an experiment (a gin file) in a work folder; called again, it goes on or says that it is done"
 FREE = ("STEPS", "Stage.steps", "Stage.micro", "Experiment.mesh", "Experiment.keep", "Experiment.every", "Every.log", "Every.evaluate",
-        "Every.save")
+        "Every.save", "Every.nonfinite")
 
 WRITTEN = {
     "curve.png": "the loss curve",

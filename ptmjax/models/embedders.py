@@ -5,11 +5,12 @@ B rows, L length, D width, V vocabulary.
 from collections.abc import Callable, Mapping
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from ptmjax.nn.dropout import dropout
 from ptmjax.nn.norm import Norm
-from ptmjax.nn.param import Init, padded, param
+from ptmjax.nn.param import Init, padded, param, rows
 from ptmjax.nn.positions import positions
 from ptmjax.types import Array, Batch, Key, UserError, constrain
 
@@ -23,7 +24,7 @@ class Table(nnx.Module):
 
     def __call__(self, batch: Batch) -> Array:
         # Gathering from a table that is sharded on both axes makes XLA rematerialise it: gather the embed axis first.
-        return constrain(self.table[...], self.axis, None)[batch[self.feature]]
+        return rows(constrain(self.table[...], self.axis, None), batch[self.feature])
 
 
 class Positions(nnx.Module):
@@ -36,7 +37,7 @@ class Positions(nnx.Module):
         length, table = batch["tokens"].shape[1], self.table[...]
         if length > len(table):
             raise UserError(f"the batch is {length} tokens long but the position table has {len(table)} rows: raise Positions.length")
-        return constrain(table, None, None)[positions(batch)]
+        return rows(constrain(table, None, None), positions(batch))
 
 
 class Embedder(nnx.Module):
@@ -50,5 +51,6 @@ class Embedder(nnx.Module):
         self.rate = rate
 
     def __call__(self, batch: Batch, key: Key | None) -> Array:
-        x = sum(part(batch) for part in self.parts.values())
+        found = [part(batch) for part in self.parts.values()]
+        x = sum(x.astype(jnp.float32) for x in found).astype(found[0].dtype)  # gradients of positions sum over rows, in float32
         return constrain(dropout(x if self.norm is None else self.norm(x), self.rate, key), "batch", None, None)

@@ -9,7 +9,7 @@ from flax import nnx
 from ptmjax.nn.linear import Linear, product
 from ptmjax.nn.mlp import activation
 from ptmjax.nn.norm import Norm
-from ptmjax.nn.param import Init, padded, param
+from ptmjax.nn.param import Init, padded, param, rows
 from ptmjax.types import Array, Slots, constrain
 
 NEVER = -1e9  # the score of a padded vocabulary entry: finite, so that 0 * NEVER stays 0
@@ -49,9 +49,9 @@ class VocabularyHead(nnx.Module):
             h = self.norm(self.act(self.transform(h)))
         h = h if self.scale is None else h * self.scale
         if candidates is not None:
-            rows = constrain(self.table[...], "vocab", None)[candidates]
-            scores = jnp.einsum("...d,...cd->...c", h, rows)
-            return scores if self.bias is None else scores + self.bias[...][candidates]
+            table = rows(constrain(self.table[...], "vocab", None), candidates)
+            scores = jnp.einsum("...d,...cd->...c", h, table, preferred_element_type=jnp.float32)
+            return scores if self.bias is None else scores + rows(self.bias[...], candidates)
         scores = product(h, self.table[...].T, jnp.float32)
         scores = scores if self.bias is None else scores + self.bias[...]
         scores = jnp.where(jnp.arange(scores.shape[-1]) < self.size, scores, NEVER)

@@ -18,6 +18,12 @@ def product(x: Array, kernel: Array, dtype: jnp.dtype | None = None) -> Array:
     return flat.reshape(*x.shape[:-1], kernel.shape[1])
 
 
+def add(x: Array, bias: Array) -> Array:
+    """x [..., O] + bias [O], in the type of x. The bias' gradient, a sum over all rows and positions, runs in float32:
+    in bfloat16 it stops growing after some hundred terms."""
+    return (x.astype(jnp.float32) + bias).astype(x.dtype)
+
+
 class Linear(nnx.Module):
     """[..., I] -> [..., O]: x @ kernel + bias."""
 
@@ -28,4 +34,4 @@ class Linear(nnx.Module):
 
     def __call__(self, x: Array) -> Array:
         y = product(x, self.kernel[...])
-        return y if self.bias is None else y + self.bias[...]
+        return y if self.bias is None else add(y, self.bias[...])

@@ -50,3 +50,9 @@ def param(key: Array, shape: tuple[int, ...], names: tuple[str | None, ...], ini
 def padded(size: int) -> int:
     """The number of rows of a table for `size` entries of a vocabulary."""
     return math.ceil(size / VOCAB_MULTIPLE) * VOCAB_MULTIPLE
+
+
+def rows(table: Array, where: Array) -> Array:
+    """table [V, ...] at `where` [...], in its type. The table's gradient, for a frequent row a sum over many positions, runs in
+    float32: in bfloat16 it stops growing after some hundred terms."""
+    return table.astype(jnp.float32)[where].astype(table.dtype)

@@ -27,10 +27,17 @@ def placed(mesh: Mesh, name: str, shape: tuple[int, ...], names: tuple[str | Non
 
 def follow(tree: PyTree, params: Mapping[str, jax.ShapeDtypeStruct], shardings: Mapping[str, NamedSharding],
            otherwise: NamedSharding) -> PyTree:
-    """Shardings of an optimizer's state: a leaf whose path ends in a parameter's name and that has its shape lies as that
-    parameter does; any other (counters, factored rows) lies as `otherwise`."""
+    """Shardings of an optimizer's state. A leaf whose path ends in a parameter's name and that has its axes, each whole or
+    reduced to 1 (factored moments), lies as that parameter does along those that are whole; any other (a counter) as `otherwise`."""
     def one(path, x):
-        last = str(getattr(path[-1], "key", "")) if path else ""
-        return shardings[last] if last in params and params[last].shape == x.shape else otherwise
+        name = str(getattr(path[-1], "key", "")) if path else ""
+        if name not in params or len(x.shape) != len(params[name].shape):
+            return otherwise
+        there = shardings[name]
+        axes = [*there.spec, *[None] * (len(x.shape) - len(there.spec))]
+        if any(size not in (whole, 1) for size, whole in zip(x.shape, params[name].shape)):
+            return otherwise
+        kept = [axis if size == whole else None for size, whole, axis in zip(x.shape, params[name].shape, axes)]
+        return there if x.shape == params[name].shape else NamedSharding(there.mesh, P(*kept))
 
     return jax.tree_util.tree_map_with_path(one, tree)

@@ -1,11 +1,13 @@
 """Checkpoints through Orbax: written in the background, taken up on any mesh, and a broken one never stops a run."""
 import contextlib
+import dataclasses
 import functools
 import itertools
 import logging
 from collections.abc import Callable, Mapping
 
 import jax
+import numpy as np
 from etils import epath
 from jax.experimental import multihost_utils
 from orbax.checkpoint import v1 as ocp
@@ -13,7 +15,8 @@ from orbax.checkpoint import v1 as ocp
 from ptmjax.parallel.distributed import everywhere
 from ptmjax.types import PyTree, UserError
 
-FORMAT = 1  # raise it when the tree changes, and keep reading the earlier ones
+FORMAT = 2  # raise it when the tree changes, and keep reading the earlier ones
+ADDED = {2: ("in_a_row",)}  # format -> what state.loop holds since then: zeros where an earlier one is read
 
 
 class Checkpoints:
@@ -134,8 +137,15 @@ def local_or_remote(folder: epath.PathLike) -> epath.Path:
 
 
 def whole(path: epath.Path, like: PyTree) -> PyTree:
-    compare(path, ocp.metadata(path), like)
-    return jax.tree.map(lambda x, wanted: respelt(x, wanted.sharding), ocp.load(path, like), like)
+    stored = ocp.metadata(path)
+    version = format_of(path, stored)
+    since = [name for at, names in ADDED.items() if version < at for name in names]
+    known = dataclasses.replace(like, loop={name: x for name, x in like.loop.items() if name not in since}) if since else like
+    compare(path, stored, known)
+    found = ocp.load(path, known)
+    if since:
+        found = dataclasses.replace(found, loop=found.loop | {name: np.zeros((), like.loop[name].dtype) for name in since})
+    return jax.tree.map(lambda x, wanted: respelt(x, wanted.sharding), found, like)
 
 
 def respelt(x: jax.Array, sharding: jax.sharding.Sharding) -> jax.Array:
@@ -174,17 +184,23 @@ def leaves(tree: PyTree) -> dict[str, jax.Array]:
     return {"/".join(map(part, path)): x for path, x in jax.tree_util.tree_leaves_with_path(tree)}
 
 
-def compare(path: epath.Path, stored: ocp.CheckpointMetadata, like: PyTree, part: str = "") -> None:
-    """A UserError that names the first leaf (under `part`) in which the stored step and the present run differ.
+def format_of(path: epath.Path, stored: ocp.CheckpointMetadata) -> int:
+    """The format of a stored step; a UserError where this version does not read it.
 
     A step whose own description is lost (Orbax gives None for it) is damaged, not another model's: a ValueError.
     """
     version = (stored.custom_metadata or {}).get("format")
     if version is None or stored.metadata is None:
         raise ValueError("its description is damaged")
-    if version != FORMAT:
-        raise UserError(f"checkpoint {path} has format {version}, this version of ptmjax reads {FORMAT}: "
+    if version not in range(1, FORMAT + 1):
+        raise UserError(f"checkpoint {path} has format {version}, this version of ptmjax reads 1 to {FORMAT}: "
                         "use the version that wrote it, or another --workdir")
+    return version
+
+
+def compare(path: epath.Path, stored: ocp.CheckpointMetadata, like: PyTree, part: str = "") -> None:
+    """A UserError that names the first leaf (under `part`) in which the stored step and the present run differ."""
+    format_of(path, stored)
     have, want = leaves(stored.metadata), leaves(like)
     have = {name: x for name, x in have.items() if name.startswith(part)}
     for name in sorted(have.keys() ^ want.keys()):

@@ -10,7 +10,7 @@ import dataclasses
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -19,12 +19,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from etils import epath
+from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding
 
 from ptmjax.objectives.base import Objective
 from ptmjax.parallel.distributed import first_alone
 from ptmjax.parallel.sharding import rows_sharding
-from ptmjax.training.build import Build
+from ptmjax.training.build import Build, Leaf
 from ptmjax.training.checkpoint import Checkpoints
 from ptmjax.training.metrics import Files, Totals, number
 from ptmjax.training.state import Plan, TrainState
@@ -34,10 +35,11 @@ from ptmjax.types import Array, Batch, UserError, at_least
 Batches = Callable[[NamedSharding, int, int], Iterator[Batch]]  # (sharding, rows, first batch): endless
 Spec = Mapping[str, tuple[tuple[int, ...], np.dtype]]  # key -> shape of a row, type
 Heldout = Callable[[NamedSharding, int], Iterator[Batch]]  # (sharding, rows): every record once
+SHOWN = 64  # record ids in a message
 
 
 class Optimizer(Protocol):
-    def transform(self, names: Iterable[str]) -> optax.GradientTransformation: ...
+    def transform(self, leaves: Mapping[str, Leaf]) -> optax.GradientTransformation: ...
 
     def rate(self, step: int) -> float: ...
 
@@ -67,14 +69,19 @@ class Stage:
 
 @dataclass(frozen=True)
 class Every:
-    """How often, in steps; 0 is never. The last step of a stage is always logged, evaluated and saved."""
+    """How often, in steps; 0 is never. The last step of a stage is always logged, evaluated and saved.
+
+    nonfinite: after so many steps in a row without a finite gradient the run stops. It is looked at where the host waits for
+    the device anyway, at steps that are logged, evaluated or saved, and before the latter two.
+    """
 
     log: int = 10
     evaluate: int = 500
     save: int = 500
+    nonfinite: int = 20
 
     def __post_init__(self):
-        at_least(0, log=self.log, evaluate=self.evaluate, save=self.save)
+        at_least(0, log=self.log, evaluate=self.evaluate, save=self.save, nonfinite=self.nonfinite)
 
 
 class Run(NamedTuple):
@@ -127,7 +134,7 @@ def open_watchers(stack: contextlib.ExitStack, folder: epath.Path, done: int, wa
 
 
 def plan_of(stage: Stage, mesh: Mesh, seed: int) -> Plan:
-    trainable = [name for name in stage.build.leaves if name not in stage.build.frozen]
+    trainable = {name: leaf for name, leaf in stage.build.leaves.items() if name not in stage.build.frozen}
     return Plan(stage.build, stage.objective, stage.optimizer.transform(trainable), mesh, stage.rows, seed, stage.micro)
 
 
@@ -168,6 +175,8 @@ def run_stage(run: Run, stage: Stage, plan: Plan, state: TrainState, begin: int,
                 seconds = time.perf_counter() - since
                 tell(run, "trained", line, seconds, tokens)
                 tokens = 0
+            if any(due(step, end, every) for every in (run.every.log, run.every.evaluate, run.every.save)):
+                check_finite(run.every.nonfinite, step, state, batch)
             if due(step, end, run.every.evaluate):
                 for name, heldout in stage.heldout.items():
                     found = evaluate(plan, eval_fn, state.params, step, heldout(rows_sharding(run.mesh), stage.rows))
@@ -177,6 +186,18 @@ def run_stage(run: Run, stage: Stage, plan: Plan, state: TrainState, begin: int,
             if tokens == 0:  # evaluation and saving are not the step's time
                 since = time.perf_counter()
     return state
+
+
+def check_finite(limit: int, step: int, state: TrainState, batch: Batch) -> None:
+    """UserError, on all processes, where `limit` steps up to this one had no finite gradient. Nothing of them is saved."""
+    in_a_row = int(state.loop["in_a_row"])
+    if limit == 0 or in_a_row < limit:
+        return
+    index = batch["index"]
+    ids = np.asarray(index if jax.process_count() == 1 else multihost_utils.process_allgather(index, tiled=True)).tolist()
+    shown = ", ".join(map(str, ids[:SHOWN])) + f" ... ({len(ids)} in all)" * (len(ids) > SHOWN)
+    raise UserError(f"the gradient was not finite in steps {step - in_a_row + 1} to {step}; the last batch held the records {shown}: lower "
+                    f"the rate or mend these records and start again from the last checkpoint (Every.nonfinite = {limit} stopped the run)")
 
 
 def due(step: int, end: int, every: int) -> bool:

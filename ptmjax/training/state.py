@@ -26,7 +26,8 @@ class TrainState:
     opt_state: PyTree  # of the parameters that are not frozen
     rng: Array  # () typed key; the step's keys are fold_ins of it, so nothing else is to be saved
     carry: PyTree  # the objective's: leaves [B, ...], cut into micro-batches with the batch
-    loop: dict[str, Array]  # () int32: skipped (non-finite steps so far), begin (the step at which the present stage began)
+    loop: dict[str, Array]  # () int32: skipped and in_a_row (non-finite steps so far; up to now without a finite one between),
+    # begin (the step at which the present stage began)
 
 
 def key_of(seed: int, name: str) -> Array:
@@ -52,8 +53,9 @@ class Plan:
     def born(self) -> TrainState:
         """The state at step 0 (under jit)."""
         params = self.build.init(key_of(self.seed, "params"))
+        scalars = {name: jnp.int32(0) for name in ("skipped", "in_a_row", "begin")}
         return TrainState(jnp.int32(0), params, self.tx.init(self.trainable(params)), key_of(self.seed, "step"),
-                          self.objective.init_carry(self.build.nets(params), self.rows), {"skipped": jnp.int32(0), "begin": jnp.int32(0)})
+                          self.objective.init_carry(self.build.nets(params), self.rows), scalars)
 
     @functools.cached_property
     def abstract(self) -> TrainState:

@@ -23,7 +23,8 @@ from ptmjax.parallel.mesh import AXES, make_mesh
 from ptmjax.training.build import Build
 from ptmjax.training.checkpoint import leaves
 from ptmjax.training.loop import Every, Stage, train
-from ptmjax.training.optimizer import AdamW, linear
+from ptmjax.training.optimizer import AdamW
+from ptmjax.training.schedules import linear
 from ptmjax.training.state import TrainState
 from tests.systems.lstm import Lstm, NextToken
 

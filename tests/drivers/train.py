@@ -3,6 +3,7 @@
 The points are laid from outside, by replacing a function of the loop, the checkpoints or the files: the product has no hooks.
 """
 import argparse
+import dataclasses
 import os
 import signal
 import sys
@@ -103,6 +104,15 @@ def after_seconds(seconds: float) -> None:
     loop.make_step = made
 
 
+def poisoned(stage: loop.Stage, since: int) -> loop.Stage:
+    """The stage with weights that are no numbers from step `since` on."""
+    def batches(sharding, rows, begin):
+        for step, batch in enumerate(stage.batches(sharding, rows, begin), begin + 1):
+            yield batch | {"weights": batch["weights"] * (float("nan") if step >= since else 1)}
+
+    return dataclasses.replace(stage, batches=batches)
+
+
 def lay(point: str, at: str) -> None:
     if point == "step":
         in_step(int(at))
@@ -124,6 +134,7 @@ def main() -> None:
     parser.add_argument("--system", choices=("bert", "lstm"), default="bert")
     parser.add_argument("--total", type=int, default=10, help="steps of the whole run")
     parser.add_argument("--kill", nargs=2, metavar=("POINT", "AT"))
+    parser.add_argument("--poison", type=int, default=0, metavar="STEP", help="from then on no gradient is finite; the run stops after 3")
     parser.add_argument("--join", nargs=3, metavar=("ADDRESS", "PROCESSES", "PROCESS"))
     args = parser.parse_args()
     if args.kill:
@@ -133,7 +144,10 @@ def main() -> None:
     for run in args.runs:
         folder, shape, steps = [*run.split(":"), "", ""][:3]
         stage = tiny.stage(getattr(tiny, args.system), int(steps or args.total), total=args.total)
-        state = tiny.run([stage], Path(folder), [int(n) for n in (shape or "1,1,1").split(",")])
+        every = tiny.EVERY
+        if args.poison:
+            stage, every = poisoned(stage, args.poison), dataclasses.replace(every, nonfinite=3)
+        state = tiny.run([stage], Path(folder), [int(n) for n in (shape or "1,1,1").split(",")], every)
         if not args.join:
             np.savez(Path(folder) / "final.npz", **tiny.arrays(state))
     if args.kill:

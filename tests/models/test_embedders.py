@@ -49,3 +49,16 @@ def test_the_order_of_the_parts_does_not_matter():
     a, b = part(Table, "tokens", 131, 6), part(Table, "types", 3, 6, vocabulary=False)
     one, two = (Embedder(parts, 6, key=jax.random.key(0)) for parts in ({"a": a, "b": b}, {"b": b, "a": a}))
     np.testing.assert_array_equal(one(BATCH, None), two(BATCH, None))
+
+
+def test_the_gradient_of_positions_adds_up_over_rows_in_float32():
+    """A position has one place in each of 4096 rows."""
+    parts = {"tokens": part(Table, "tokens", 131, 2), "positions": part(Positions, 3, 2)}
+    layer, batch = Embedder(parts, 2, norm=None, key=jax.random.key(0)), {"tokens": jnp.zeros((4096, 3), int)}
+
+    def total(layer):
+        x = jax.tree.map(lambda p: p.astype(jnp.bfloat16), layer)(batch, None)
+        assert x.dtype == jnp.bfloat16
+        return (x.astype(jnp.float32) * 0.37).sum()
+
+    np.testing.assert_allclose(jax.jit(jax.grad(total))(layer).parts["positions"].table[...], 4096 * 0.37, rtol=0.01)

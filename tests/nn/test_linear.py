@@ -1,8 +1,9 @@
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ptmjax.nn.linear import Linear
+from ptmjax.nn.linear import Linear, add
 
 
 def test_it_is_a_product_and_a_bias():
@@ -21,3 +22,11 @@ def test_without_bias_there_is_no_parameter():
 def test_a_misspelt_init_is_refused():
     with pytest.raises(ValueError, match="'zero'.*'zeros'"):
         Linear(3, 5, ("embed", "mlp"), init="zero", key=jax.random.key(0))
+
+
+def test_the_gradient_of_a_bias_adds_up_in_float32():
+    """Over 8192 places; a sum in bfloat16 stands still at 1024 (as plain x + bias does on a CPU)."""
+    x = jnp.ones((64, 128, 3), jnp.bfloat16)
+    found = jax.jit(jax.grad(lambda bias: (add(x, bias.astype(jnp.bfloat16)).astype(jnp.float32) * 0.37).sum()))(jnp.zeros(3))
+    np.testing.assert_allclose(found, 8192 * 0.37, rtol=0.01)
+    assert found.dtype == jnp.float32 and add(x, jnp.ones(3, jnp.bfloat16)).dtype == jnp.bfloat16

@@ -1,8 +1,9 @@
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ptmjax.nn.param import draw, padded, param
+from ptmjax.nn.param import draw, padded, param, rows
 
 
 def test_a_number_is_a_normal_cut_at_two_deviations():
@@ -52,3 +53,13 @@ def test_padding_is_marked_as_unused():
 @pytest.mark.parametrize("size, rows", [(1, 128), (128, 128), (129, 256), (30522, 30592), (32100, 32128)])
 def test_vocabularies_are_padded_to_128(size, rows):
     assert padded(size) == rows
+
+
+def test_the_gradient_of_a_frequent_row_adds_up_in_float32():
+    """8192 times the row 1, as of a token type; a sum in bfloat16 stands still at 128."""
+    where = jnp.ones((64, 128), int)
+    found = jax.jit(jax.grad(lambda table: (rows(table.astype(jnp.bfloat16), where).astype(jnp.float32) * 0.37).sum()))(jnp.zeros((3, 2)))
+    np.testing.assert_allclose(found, [[0, 0], [8192 * 0.37] * 2, [0, 0]], rtol=0.01)
+    table = jnp.arange(6.0).reshape(3, 2)
+    np.testing.assert_array_equal(rows(table, jnp.array([[2, 0]])), table[jnp.array([[2, 0]])])
+    assert rows(table.astype(jnp.bfloat16), where).dtype == jnp.bfloat16

@@ -1,6 +1,5 @@
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 import pytest
 from jax.sharding import NamedSharding
@@ -49,7 +48,17 @@ def test_optimizer_state_follows_its_parameters():
     everywhere = NamedSharding(mesh, P())
     adam = follow(jax.eval_shape(optax.adamw(1e-3).init, params), params, shardings, everywhere)
     assert adam[0].mu == adam[0].nu == shardings and adam[0].count == everywhere
-    factored = follow(jax.eval_shape(optax.adafactor(1e-3, min_dim_size_to_factor=4).init, params), params, shardings, everywhere)
-    leaves = dict(jax.tree_util.tree_leaves_with_path(factored))
-    rows = [s for path, s in leaves.items() if "v_row" in jax.tree_util.keystr(path) and "kernel" in jax.tree_util.keystr(path)]
-    assert rows == [everywhere] and np.all([isinstance(s, NamedSharding) for s in leaves.values()])
+
+
+def test_what_is_reduced_to_one_lies_as_its_parameter_along_the_rest():
+    """Factored moments of a stack [3, 8, 6]; a square matrix, where shapes alone would not tell rows from columns; what is of no parameter."""
+    mesh, everywhere = make_mesh(MESH), NamedSharding(make_mesh(MESH), P())
+    shape = lambda *s: jax.ShapeDtypeStruct(s, jnp.float32)
+    params = {"a/kernel": shape(3, 8, 6), "b/kernel": shape(8, 8)}
+    shardings = {"a/kernel": placed(mesh, "a/kernel", (3, 8, 6), ("layers", "embed", "mlp")), "b/kernel": placed(mesh, "b/kernel", (8, 8), ("mlp", "embed"))}
+    tree = {"rows": {"a/kernel": shape(3, 8, 1), "b/kernel": shape(8, 1)}, "columns": {"a/kernel": shape(3, 1, 6), "b/kernel": shape(1, 8)},
+            "other": {"a/kernel": shape(3, 4, 6), "b/kernel": shape(8), "c": shape(8, 8)}, "count": shape()}
+    found = follow(tree, params, shardings, everywhere)
+    assert {name: s.spec for name, s in found["rows"].items()} == {"a/kernel": P(None, "fsdp", None), "b/kernel": P("model", None)}
+    assert {name: s.spec for name, s in found["columns"].items()} == {"a/kernel": P(None, None, "model"), "b/kernel": P(None, "fsdp")}
+    assert set(found["other"].values()) | {found["count"]} == {everywhere}

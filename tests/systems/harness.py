@@ -17,7 +17,8 @@ from ptmjax.objectives.base import Objective
 from ptmjax.parallel.mesh import make_mesh
 from ptmjax.parallel.sharding import rows_sharding
 from ptmjax.training.build import Build
-from ptmjax.training.optimizer import AdamW, linear
+from ptmjax.training.optimizer import AdamW
+from ptmjax.training.schedules import linear
 from ptmjax.training.state import Plan, TrainState
 from ptmjax.training.step import make_eval, make_step
 from ptmjax.types import Batch, Sum
@@ -69,8 +70,8 @@ ONE = (1, 1, 1)
 @functools.cache
 def compiled(system: System, shape: tuple[int, int, int], micro: int, peak: float, steps: int, rows: int) -> tuple[Plan, Callable]:
     """The plan and the step, traced once for all runs of a test session."""
-    names = [n for n in system.build.leaves if n not in system.build.frozen]
-    tx = AdamW(linear(peak, min(10, steps // 2), steps)).transform(names)
+    leaves = {n: leaf for n, leaf in system.build.leaves.items() if n not in system.build.frozen}
+    tx = AdamW(linear(peak, min(10, steps // 2), steps)).transform(leaves)
     plan = Plan(system.build, system.objective, tx, mesh_of(shape), rows, seed=0, micro=micro)
     return plan, make_step(plan)
 

@@ -2,6 +2,7 @@
 import errno
 import os
 import shutil
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,7 @@ from ptmjax.parallel.mesh import make_mesh
 from ptmjax.training import checkpoint
 from ptmjax.training.checkpoint import FORMAT, Checkpoints, leaves
 from ptmjax.types import UserError
+from tests.training.test_step import plan
 
 EVERYWHERE = P()
 
@@ -205,9 +207,23 @@ def test_another_model_is_refused_by_name_and_nothing_moves(folder, change, word
 def test_another_format_is_refused(tmp_path):
     with ocp.training.Checkpointer(tmp_path) as manager:
         manager.save(4, state_of(4), custom_metadata={"format": FORMAT + 1})
-    with pytest.raises(UserError, match=f"has format {FORMAT + 1}, this version of ptmjax reads {FORMAT}"):
+    with pytest.raises(UserError, match=f"has format {FORMAT + 1}, this version of ptmjax reads 1 to {FORMAT}"):
         restored(tmp_path)
     assert Checkpoints(tmp_path).steps() == [4]
+
+
+def test_every_earlier_format_is_read(tmp_path):
+    """Format 1 lacks what the loop counts since 2; the stored step is of the plan below, with other numbers."""
+    shutil.copytree(Path(__file__).parents[1] / "golden" / "format_1", tmp_path / "checkpoints")
+    wanted = plan().abstract
+    state = Checkpoints(tmp_path / "checkpoints").restore(lambda step: wanted)
+    assert (int(state.step), {name: int(x) for name, x in state.loop.items()}) == (7, {"skipped": 3, "in_a_row": 0, "begin": 2})
+    np.testing.assert_array_equal(state.params["model/kernel"], np.arange(256, dtype=np.float32) / 256)
+    np.testing.assert_array_equal(state.carry["seen"], np.arange(8))
+    assert jax.tree.map(lambda x: (x.shape, x.dtype, x.sharding), state) == jax.tree.map(lambda x: (x.shape, x.dtype, x.sharding), wanted)
+    step, params = Checkpoints(tmp_path / "checkpoints").params(wanted.params)
+    assert step == 7 and set(params) == set(wanted.params)
+    Checkpoints(tmp_path / "again").save(8, state)
 
 
 def test_parameters_alone(folder):

@@ -15,6 +15,7 @@ from ptmjax.training.loop import Every, plan_of
 from ptmjax.training.metrics import read_lines
 from ptmjax.types import UserError
 from tests.drivers import tiny
+from tests.drivers.processes import TRAIN, address, together
 
 ONE = (1, 1, 1)
 OFTEN = Every(log=1, evaluate=0, save=1)
@@ -183,6 +184,75 @@ def test_lines_watchers_and_one_compilation(tmp_path, monkeypatch):
     go(6)
     assert begun == [0, 4, 6] and len(made) == 2
     assert [line["step"] for line in read_lines(tmp_path / "metrics.jsonl")] == [2, 3, 4, 4, 6, 6]
+
+
+# ------------------------------------------------------------------ steps that are not finite
+def poisoned(stage, bad):
+    """The stage, with batches whose gradient is not finite in the steps `bad`."""
+    def batches(sharding, rows, begin):
+        for step, batch in enumerate(stage.batches(sharding, rows, begin), begin + 1):
+            yield batch | {"weights": batch["weights"] * (jnp.nan if step in bad else 1)}
+
+    return dataclasses.replace(stage, batches=batches)
+
+
+def ids_of(stage, step):
+    """The record ids of the batch of a step."""
+    with jax.set_mesh(tiny.mesh_of(*ONE)):
+        found = stage.batches(rows_sharding(tiny.mesh_of(*ONE)), stage.rows, step - 1)
+        return ", ".join(map(str, np.asarray(next(found)["index"]).tolist()))
+
+
+def test_a_run_of_steps_that_are_not_finite_stops_and_names_the_records(tmp_path):
+    """Looked at where the host waits anyway: logged at 8, so the three of 5 to 7 and those of 9 to 11 stop nothing before 12 shows
+    four in a row; the count goes on over a resume; nothing of the last row is saved, and it is not evaluated."""
+    stage = tiny.stage(tiny.lstm, 20)
+    bad = {5, 6, 7, *range(9, 15)}
+    every = Every(log=4, evaluate=2, save=10, nonfinite=4)
+    with pytest.raises(UserError, match=f"not finite in steps 9 to 12; the last batch held the records {ids_of(stage, 12)}: lower .*Every.nonfinite = 4"):
+        loop.train([poisoned(stage, bad)], tmp_path, tiny.mesh_of(*ONE), seed=3, every=every)
+    assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == ["10"]
+    assert [line["step"] for line in read_lines(tmp_path / "metrics.jsonl") if "set" in line] == [2, 4, 6, 8, 10]
+    assert read_lines(tmp_path / "metrics.jsonl")[-1] | {"loss": 0} == read_lines(tmp_path / "metrics.jsonl")[-1] | {"loss": 0, "step": 12, "skipped": 7}
+    saved = restored(tmp_path, 10, stage)
+    assert (int(saved.loop["in_a_row"]), int(saved.loop["skipped"])) == (2, 5) and all(np.isfinite(x).all() for x in saved.params.values())
+    with pytest.raises(UserError, match="not finite in steps 9 to 12"):
+        loop.train([poisoned(stage, bad)], tmp_path, tiny.mesh_of(*ONE), seed=3, every=every)
+    never = dataclasses.replace(every, nonfinite=0)
+    state = loop.train([poisoned(stage, bad)], tmp_path, tiny.mesh_of(*ONE), seed=3, every=never)
+    assert (int(state.step), int(state.loop["in_a_row"]), int(state.loop["skipped"])) == (20, 0, 9)
+
+
+@pytest.mark.parametrize("shape", ["2,1,1", pytest.param("1,1,2", marks=pytest.mark.slow)])
+def test_it_ends_all_processes(tmp_path, shape):
+    """Each holds half of the rows, or half of every parameter; both name all the records."""
+    where = address()
+    said = together([[*TRAIN, f"{tmp_path}/run:{shape}", "--system", "lstm", "--poison", 5, "--join", where, 2, i] for i in range(2)], 1, code=1)
+    for text in said:
+        assert f"UserError: the gradient was not finite in steps 5 to 7; the last batch held the records {ids_of(tiny.stage(tiny.lstm, 10), 7)}: " in text
+    assert "6" in {p.name for p in (tmp_path / "run" / "checkpoints").iterdir()}
+
+
+def test_between_logged_steps_the_host_does_not_wait(monkeypatch):
+    """The count is read where a step is logged, evaluated or saved; there are 3 of 12 such."""
+    seen = []
+    monkeypatch.setattr(loop, "check_finite", lambda limit, step, state, batch: seen.append((limit, step)))
+    run = loop.Run(tiny.mesh_of(*ONE), Every(log=5, evaluate=0, save=0), None, [])
+    monkeypatch.setattr(loop, "make_step", lambda plan: lambda state, batch: (dataclasses.replace(state, step=state.step + 1), {}))
+    monkeypatch.setattr(loop.Checkpoints, "save", lambda self, step, state: None)
+    stage = dataclasses.replace(tiny.stage(tiny.lstm, 12), heldout={})
+    plan = plan_of(stage, tiny.mesh_of(*ONE), 3)
+    loop.run_stage(run._replace(checkpoints=loop.Checkpoints("nowhere")), stage, plan, plan.create(), 0, 12)
+    assert seen == [(20, 5), (20, 10), (20, 12)]
+
+
+def test_many_records_are_cut_short():
+    state = dataclasses.replace(plan_of(tiny.stage(tiny.lstm, 3), tiny.mesh_of(*ONE), 3).create(), loop={"in_a_row": jnp.int32(2)})
+    batch = {"index": jnp.arange(500)}
+    loop.check_finite(3, 7, state, batch)
+    loop.check_finite(0, 7, state, batch)
+    with pytest.raises(UserError, match=r"in steps 6 to 7; the last batch held the records 0, 1, .*, 62, 63 \.\.\. \(500 in all\): lower"):
+        loop.check_finite(2, 7, state, batch)
 
 
 def test_an_evaluation_does_not_depend_on_the_batch_size():

@@ -8,13 +8,16 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
+from jax.sharding import PartitionSpec as P
 
 from ptmjax.nn.dropout import dropout
+from ptmjax.nn.linear import Linear
 from ptmjax.nn.param import param
+from ptmjax.nn.stack import stacked
 from ptmjax.objectives.base import Objective, weighted
 from ptmjax.parallel.mesh import make_mesh
 from ptmjax.training.build import Build
-from ptmjax.training.optimizer import AdamW
+from ptmjax.training.optimizer import Adafactor, AdamW, Lamb
 from ptmjax.training.state import Plan
 from ptmjax.training.step import cut, join, make_eval, make_step
 from ptmjax.types import Sum, UserError
@@ -166,10 +169,11 @@ def test_a_step_that_is_not_finite_changes_nothing_and_is_counted(micro):
         state, _ = step(state, unequal(4))
         before = copy(state)
         state, line = step(state, bad)
-        assert bool(line["skipped"]) and int(state.loop["skipped"]) == 1 and int(state.step) == 2
+        assert bool(line["skipped"]) and int(state.loop["skipped"]) == int(state.loop["in_a_row"]) == 1 and int(state.step) == 2
         jax.tree.map(np.testing.assert_array_equal, copy(state), before)
         state, line = step(state, unequal(4))
     assert np.isfinite(line["loss"]) and int(line["skipped"]) == int(state.loop["skipped"]) == 1 and int(state.step) == 3
+    assert int(state.loop["in_a_row"]) == 0
     assert (np.asarray(state.params["model/bias"]) != before[0]["model/bias"]).all()
 
 
@@ -220,17 +224,70 @@ def test_initial_bits_do_not_depend_on_the_mesh(shape):
         np.testing.assert_array_equal(many[name], one[name], err_msg=name)
 
 
+OPTIMIZERS = {"adam": AdamW, "lamb": functools.partial(Lamb, eps=1e-3), "adafactor": functools.partial(Adafactor, smallest=0)}
+
+
+def sizes(tree) -> tuple[int, int]:
+    """Bytes in all, and on each device."""
+    leaves = jax.tree.leaves(tree)
+    shard = lambda x: int(np.prod(x.sharding.shard_shape(x.shape)))
+    return sum(x.size * x.dtype.itemsize for x in leaves), sum(shard(x) * x.dtype.itemsize for x in leaves)
+
+
 @pytest.mark.parametrize("shape, shards", [("data=8", 1), ("fsdp=8", 8), ("data=2,fsdp=2,model=2", 4)])
-def test_bytes_per_device_of_bert_base(shape, shards):
-    """Parameters and Adam's moments lie over fsdp and model (shards of them), copied over data; nothing is allocated."""
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_bytes_per_device_of_bert_base(name, shape, shards):
+    """Parameters and moments lie over fsdp and model (shards of them), copied over data; nothing is allocated. Adafactor's
+    are small, and rows and columns that lie over another axis than the parameter's other one are copied along that."""
     build = bert(30522, 768, 12, 12, 3072, length=512, types=2)
-    p = plan(pretraining(), build=build, mesh=make_mesh(shape), tx=AdamW(lambda step: 0.1).transform(build.leaves))
+    p = plan(pretraining(), build=build, mesh=make_mesh(shape), tx=OPTIMIZERS[name](lambda step: 0.1).transform(build.leaves))
     state = p.abstract
-    for tree, copies in ((state.params, 1), (state.opt_state, 2)):
-        leaves = jax.tree.leaves(tree)
-        total = sum(x.size * x.dtype.itemsize for x in leaves)
-        held = sum(int(np.prod(x.sharding.shard_shape(x.shape))) * x.dtype.itemsize for x in leaves)
-        assert total >= copies * 4 * build.count() and held <= 1.1 * total / shards
+    total, held = sizes(state.params)
+    assert total >= 4 * build.count() and held <= 1.1 * total / shards
+    moments, there = sizes(state.opt_state)
+    if name == "adafactor":
+        assert moments < 0.01 * total and there <= moments
+    else:
+        assert moments >= 2 * 4 * build.count() and there <= 1.1 * moments / shards
+
+
+class Deep(nnx.Module):
+    """[B, L] tokens -> [B, L] through a padded table and a stack of two layers, all of it sharded."""
+
+    def __init__(self, *, key):
+        a, b = jax.random.split(key)
+        self.table = param(a, (256, 16), ("vocab", "embed"), 0.5, real=140)
+        self.layers = stacked(functools.partial(Linear, 16, 16, ("embed", "mlp"), init="fan_in"), 2, b)
+
+    def __call__(self, b, key):
+        h, _ = jax.lax.scan(lambda h, layer: (jnp.tanh(layer(h)), None), dropout(self.table[...][b["tokens"]], 0.3, key), self.layers)
+        return h.sum(-1)
+
+
+@functools.cache
+def steps_of(name: str, shape: str) -> list[dict]:
+    build, mesh = Build({"model": Deep}), make_mesh(shape, jax.devices() if shape else jax.devices()[:1])
+    assert build.leaves["model/layers/kernel"].names == ("layers", "embed", "mlp")
+    p = plan(build=build, mesh=mesh, tx=OPTIMIZERS[name](lambda step: 0.01).transform(build.leaves))
+    state, lines = run(p, [batch() | {"start": jnp.ones(ROWS, bool)}] * 6)
+    if shape and name == "adafactor":
+        factored = next(x for x in jax.tree.leaves(state.opt_state, is_leaf=lambda x: hasattr(x, "rows")) if hasattr(x, "rows"))
+        assert factored.rows["model/layers/kernel"].sharding.spec == P(None, "fsdp", None)
+        assert factored.columns["model/table"].sharding.spec == P(None, "fsdp") and factored.rows["model/table"].sharding.spec == P("model", None)
+    return lines
+
+
+@pytest.mark.parametrize("shape", ["data=2,fsdp=2,model=2", "fsdp=8"])
+@pytest.mark.parametrize("name", ["lamb", "adafactor"])
+def test_optimizers_on_a_mesh_are_those_of_one_device(name, shape):
+    """Their norms and moments run over axes that lie on several devices. Adam's are elementwise: the systems' tests.
+
+    LAMB with an eps above the noise of the gradients: below, Adam's first steps divide noise by noise, here by 8e-5 of the loss.
+    """
+    lines, wanted = steps_of(name, shape), steps_of(name, "")
+    assert [line["loss"] for line in lines] == pytest.approx([line["loss"] for line in wanted], rel=1e-5)
+    other = steps_of("adafactor" if name == "lamb" else "lamb", "")
+    assert wanted[0] == other[0] and all(abs(a["loss"] - b["loss"]) > 0.01 for a, b in zip(wanted[1:], other[1:])), "they move the parameters"
 
 
 def test_a_batch_that_does_not_divide_is_a_user_error():
