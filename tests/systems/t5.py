@@ -38,14 +38,13 @@ def spans(example, rng, lookup, *, recall: bool = False, apart: bool = False):
 
 def side(see, cross: bool):
     """Embedder, context and stack of one side."""
-    block = partial(T5Block, D, 4, 16, 2 * D, cross=cross)
-    relative = partial(Relative, 4, buckets=64, both=not cross)  # enough buckets for one a distance
-    return (partial(Embedder, {"tokens": partial(Table, "tokens", SIZE + 2, D, init="normal")}, D, norm=None),
+    block = partial(T5Block, D, 8, 8, 2 * D, cross=cross)
+    relative = partial(Relative, 8, buckets=64, both=not cross, init=2.0)  # one bucket a distance; heads begin with places of their own
+    return (partial(Embedder, {"tokens": partial(Table, "tokens", SIZE + 2, D, init=1.0)}, D, norm=None),
             partial(Context, see, bias=relative), partial(Stack, [(block, 2), (partial(Final, D, norm="rms", eps=1e-6, rate=0.1), 1)]))
 
 
 def system(**view: bool) -> System:
-    head = partial(VocabularyHead, SIZE + 2, D, act=None, bias=False, scaled=True)
+    head = partial(VocabularyHead, SIZE + 2, D, act=None, bias=False, init="fan_in")
     net = partial(Network, *side(masks.full, False), {"lm": head}, decoder=partial(Network, *side(masks.causal, True)))
-    ties = {"model/decoder/embedder": "model/embedder", "model/heads/lm/table": "model/embedder/parts/tokens/table"}
-    return System(Build({"model": net}, ties), Seq2Seq(), partial(spans, **view), lists)
+    return System(Build({"model": net}, {"model/decoder/embedder": "model/embedder"}), Seq2Seq(), partial(spans, **view), lists)

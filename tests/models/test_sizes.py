@@ -1,0 +1,102 @@
+"""The shipped gin files: parameter counts as published, from abstract shapes, and a step of every kind of run traced; golden shapes."""
+import functools
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from ptmjax import gin_folder
+from ptmjax.cli import config, session
+from ptmjax.parallel.mesh import make_mesh
+from ptmjax.training import loop
+from tests.models.electra import electra
+from tests.models.t5 import t5
+from tests.models.test_bert_size import listing
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+BERT = {"bert_base": 110_106_428, "bert_base_mlm": 110_106_428 - 768 * 768 - 768 - 2 * 768 - 2, "bert_large": 336_226_108}
+T5 = {"t5_small": 60_506_624, "t5_base": 222_903_552, "t5_large": 737_668_096, "t5_v1_1_small": 76_961_152, "t5_v1_1_base": 247_577_856,
+      "t5_v1_1_large": 783_150_080}
+ELECTRA = {"electra_small": 13_549_057, "electra_base": 109_483_009, "electra_large": 335_142_913}  # discriminators with their head
+BIG = {"t5_3b": (24, 1024, 32, 128, 16384), "t5_11b": (24, 1024, 128, 128, 65536)}  # layers a side, width, heads, head size, hidden
+DEMOS = ("bert_demo", "bert_nsp_demo", "t5_demo", "electra_demo")
+
+
+def experiment(name: str):
+    """The experiment of a shipped file, and its stages' builds, which gin serves until the next file is loaded; a binding that
+    nothing takes is a UserError."""
+    found = session.experiment([f"{name}.gin"], [])
+    builds = [found.build(stage) for stage in found.stages]
+    config.check_used()
+    return found, builds
+
+
+def count(name: str, *patterns: str) -> int:
+    build = experiment(name)[1][-1]
+    return sum(build.count(pattern) for pattern in patterns or ("*",))
+
+
+def test_every_file_is_counted_here():
+    assert {p.stem for p in gin_folder().glob("*.gin")} == {*BERT, *T5, *ELECTRA, *BIG, *DEMOS}
+
+
+@pytest.mark.parametrize("name, parameters", [*BERT.items(), *T5.items()])
+def test_counts_as_published(name, parameters):
+    assert count(name) == parameters
+
+
+@pytest.mark.parametrize("name, parameters", ELECTRA.items())
+def test_electras_discriminators_as_published(name, parameters):
+    assert count(name, "discriminator/*", "generator/embedder/*") == parameters
+
+
+@pytest.mark.parametrize("name, size", BIG.items())
+def test_the_largest_t5s_by_the_closed_form(name, size):
+    """Tokens; a layer: 4 (8 with cross attention) projections, 2 of the MLP, 2 (3) norms; a norm and a table of buckets a side."""
+    n, d, heads, k, f = size
+    a = heads * k
+    layers = n * (4 * d * a + 2 * d * f + 2 * d) + n * (8 * d * a + 2 * d * f + 3 * d)
+    assert count(name) == 32128 * d + layers + 2 * (d + 32 * heads)
+
+
+def test_demos_are_small():
+    assert all(1e6 < count(name) < 2e6 for name in DEMOS)
+
+
+def batch(task: str) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
+    """Shapes and types of a row of a shipped task."""
+    kind, length = task.removeprefix("en_pd_").split("_")
+    length, ids, real = int(length), np.dtype("int32"), np.dtype("float32")
+    row = {"index": ((), ids), "start": ((), np.dtype(bool)), "tokens": ((length,), ids), "segments": ((length,), ids)}
+    if kind == "spans":
+        short = length // 4
+        return row | {"decoder_tokens": ((short,), ids), "decoder_segments": ((short,), ids), "targets": ((short,), ids), "weights": ((short,), real)}
+    row |= {"targets": ((length,), ids), "weights": ((length,), real), "types": ((length,), ids)}
+    return row | ({"label": ((), ids), "row_weights": ((), real)} if kind == "nsp" else {})
+
+
+@pytest.mark.parametrize("name", ["bert_nsp_demo", "t5_11b", "electra_demo"])
+def test_a_step_and_an_evaluation_are_traced(name):
+    """Networks, objective, optimizer and batch fit together, at full size."""
+    found, builds = experiment(name)
+    mesh = make_mesh("", jax.devices()[:1])
+    for stage, build in zip(found.stages, builds):
+        spec = batch(stage.task)
+        made = loop.Stage(build, stage.objective, found.optimizer, None, stage.steps, stage.batch, stage.micro, {})
+        loop.rehearse(loop.plan_of(made, mesh, 0), spec, spec)
+
+
+def test_the_two_stages_of_bert_have_one_schedule():
+    found, _ = experiment("bert_large")
+    assert [(s.task, s.steps, s.batch, s.objective.terms[0].slots) for s in found.stages] == [
+        ("en_pd_nsp_128", 900_000, 256, 20), ("en_pd_nsp_512", 100_000, 256, 77)]
+    rates = [found.optimizer.rate(step) for step in (0, 5_000, 10_000, 505_000, 900_000, 999_999)]
+    np.testing.assert_allclose(rates, [0, 5e-5, 1e-4, 5e-5, 1e-4 * 100 / 990, 1e-4 / 990_000], rtol=1e-3, atol=1e-12)
+
+
+@pytest.mark.parametrize("name, build", [("t5_tiny", functools.partial(t5, (3, 2))), ("t5_v1_1_tiny", functools.partial(t5, (3, 2), v1_1=True)),
+                                         ("electra_tiny", electra)])
+def test_golden_shapes(name, build):
+    """Checkpoints are read by these paths: a change here needs a conversion of old checkpoints. Rewrite the file by hand only."""
+    assert listing(build()) == (GOLDEN / f"{name}_parameters.txt").read_text()
