@@ -48,15 +48,48 @@ def shown_masked(data: Data) -> str:
     return getattr(data.heldout_source.corruption, "view", "")
 
 
-def table(found: Mapping, control: Mapping | None, how: str) -> Table:
-    """The masked-token numbers held out, and what is reached without context."""
+TOKENS = (("mlm", "accuracy"), ("mlm", "generator_accuracy"), ("seq2seq", "accuracy"))  # a loss on tokens, and its accuracy
+
+
+def tokens(found: Mapping) -> tuple[str, str] | None:
+    """Names of the loss on tokens and its accuracy, where there is one that the unigram can be held against."""
+    return next((pair for pair in TOKENS if {*pair, "unigram"} <= found.keys()), None)
+
+
+def measures(found: Mapping) -> list[tuple[str, float, float]]:
+    """(what, how much, how much without looking) of the losses that are not on tokens."""
+    out = []
+    for name in sorted({n.removesuffix("_recall_0") for n in found if n.endswith("_recall_0")}):
+        recalls = [x for n, x in found.items() if n.startswith(f"{name}_recall_")]
+        out.append((f"balanced accuracy of {name}", sum(recalls) / len(recalls), 1 / len(recalls)))
+    if {"f1", "replaced"} <= found.keys():
+        out.append(("F1 of replaced (calling all replaced)", found["f1"], 2 * found["replaced"] / (1 + found["replaced"])))
+    return out
+
+
+def tables(found: Mapping, control: Mapping | None, how: str) -> list[Table]:
+    """The numbers held out, beside what is reached without context."""
+    out = []
+    if (names := tokens(found)) is not None:
+        out.append(table(found, control, how, *names))
+    if rows := measures(found):
+        two = Table("held out", "this run", *["control"] * bool(control), "without looking")
+        others = {what: x for what, x, _ in measures(control)} if control else {}
+        for what, x, none in rows:
+            two.add_row(what, f"{x:.3f}", *[f"{others[what]:.3f}" if what in others else ""] * bool(control), f"{none:.3f}")
+        out.append(two)
+    return out
+
+
+def table(found: Mapping, control: Mapping | None, how: str, name: str, accuracy: str) -> Table:
+    """Loss and accuracy on tokens."""
     out = Table("", title=f"held out{how}".replace("[", "\\["))
-    for name in ("loss (nats)", "accuracy"):
-        out.add_column(name, justify="right")
-    line = lambda name, loss, hits, style="": out.add_row(name, f"{loss:.3f}", "" if hits is None else f"{hits:.3f}", style=style)
-    line("this run", found["mlm"], found["accuracy"], "bold")
+    for column in ("loss (nats)", "accuracy"):
+        out.add_column(column, justify="right")
+    line = lambda what, loss, hits, style="": out.add_row(what, f"{loss:.3f}", "" if hits is None else f"{hits:.3f}", style=style)
+    line("this run", found[name], found[accuracy], "bold")
     if control:
-        line(f"recorded control, attention cut to the own position ({control['step']} steps)", control["mlm"], control["accuracy"])
+        line(f"recorded control, attention cut to the own position ({control['step']} steps)", control[name], control[accuracy])
     line("unigram of the training text / its most frequent token", found["unigram"], found["majority"])
     if "no_context_bound" in found:
         line("no-context bound of the training loss (kept tokens can be copied)", found["no_context_bound"], None)
@@ -76,7 +109,7 @@ def curve(workdir: epath.Path, found: Mapping, how: str) -> None:
     figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
     axes.plot(*zip(*train), color="tab:blue", alpha=0.35, linewidth=1, label="training batches (corrupted)")
     axes.plot(*zip(*held), color="tab:orange", marker="o", markersize=3, label=f"held out{how}")
-    if "unigram" in found and found["loss"] == found.get("mlm"):  # the loss is that of tokens alone
+    if (names := tokens(found)) is not None and found["loss"] == found[names[0]]:  # the loss is that of tokens alone
         axes.axhline(found["unigram"], color="gray", linestyle="--", linewidth=1, label="unigram")
     axes.set(xlabel="step", ylabel="loss (nats)")
     axes.legend()

@@ -130,8 +130,8 @@ def conclude(args: argparse.Namespace, data: Data, console: Console) -> None:
     """What was reached, against what is reached without context, and where everything lies."""
     found, how = readout.summary(args.workdir, data), readout.shown_masked(data)
     readout.curve(args.workdir, found, how)
-    if {"mlm", "unigram"} <= found.keys():
-        control = config.find(args.gin_files[0], "--gin_file").with_suffix(".control.json")
-        console.print(readout.table(found, json.loads(control.read_text()) if control.is_file() else None, how))
+    control = config.find(args.gin_files[0], "--gin_file").with_suffix(".control.json")
+    for table in readout.tables(found, json.loads(control.read_text()) if control.is_file() else None, how):
+        console.print(table)
     for name, what in WRITTEN.items():
         console.print(f"{args.workdir / name}  {what}", highlight=False)

@@ -34,14 +34,20 @@ class Mlm:
 
 
 class Sentence:
-    """Cross entropy of the row's `label` (next sentence, sentence order), each row by its row_weights."""
+    """Cross entropy of the row's `label` (next sentence, sentence order), each row by its row_weights.
 
-    def __init__(self, name: str = "nsp"):
-        self.name = name
+    Metrics: accuracy, and the recall of every class, whose mean is the balanced accuracy.
+    """
+
+    def __init__(self, name: str = "nsp", classes: int = 2):
+        at_least(2, classes=classes)
+        self.name, self.classes = name, classes
 
     def weights(self, batch: Batch) -> dict[str, Array]:
         return {self.name: batch["row_weights"].sum()}
 
     def losses(self, net: Any, out: Any, batch: Batch, keys: Keys) -> tuple[dict[str, Sum], dict[str, Sum]]:
+        w = batch["row_weights"]
         loss, hit = net.nll(self.name, out.state, batch["label"])
-        return {self.name: weighted(loss, batch["row_weights"])}, {f"{self.name}_accuracy": weighted(hit, batch["row_weights"])}
+        recalls = {f"{self.name}_recall_{c}": weighted(hit, w * (batch["label"] == c)) for c in range(self.classes)}
+        return {self.name: weighted(loss, w)}, {f"{self.name}_accuracy": weighted(hit, w)} | recalls

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import optax
 
 from ptmjax.training.build import Leaf, matching
-from ptmjax.training.schedules import Schedule, above_zero, linear  # noqa: F401  configurations name optimizer.linear
+from ptmjax.training.schedules import Schedule, above_zero
 from ptmjax.types import Array, UserError, at_least
 
 Leaves = Mapping[str, Leaf]  # of the trainable parameters, by path

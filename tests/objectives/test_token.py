@@ -46,7 +46,7 @@ def test_overflow_is_counted_and_promised_alike():
 
 def test_nothing_scored_is_zero():
     assert means(Mlm(3), BATCH | {"weights": jnp.zeros((3, 6))}) == {"mlm": 0.0, "accuracy": 0.0, "overflow": 0.0}
-    assert means(Sentence(), BATCH | {"row_weights": jnp.zeros(3)}, SCORES[:, 0]) == {"nsp": 0.0, "nsp_accuracy": 0.0}
+    assert means(Sentence(), BATCH | {"row_weights": jnp.zeros(3)}, SCORES[:, 0]) == {"nsp": 0.0, "nsp_accuracy": 0.0, "nsp_recall_0": 0.0, "nsp_recall_1": 0.0}
 
 
 def test_targets_are_read_only_where_scored():
@@ -56,7 +56,7 @@ def test_targets_are_read_only_where_scored():
 
 def test_sentence_skips_rows_that_fill_up_a_batch():
     found, first = means(Sentence("sop"), state=SCORES[:, 0]), means(Sentence("sop"), {n: x[:2] for n, x in BATCH.items()}, SCORES[:2, 0])
-    assert found == pytest.approx(first, rel=1e-6) and set(found) == {"sop", "sop_accuracy"}
+    assert found == pytest.approx(first, rel=1e-6) and set(found) == {"sop", "sop_accuracy", "sop_recall_0", "sop_recall_1"}
     log = SCORES[:2, 0] - np.log(np.exp(SCORES[:2, 0]).sum(-1, keepdims=True))
     assert found["sop"] == pytest.approx(-(log[0, 1] + log[1, 0]) / 2, rel=1e-5)
 

@@ -11,7 +11,6 @@ import torch
 import transformers
 from hypothesis import given, settings
 
-from ptmjax.training import optimizer
 from ptmjax.training.optimizer import AdamW
 from ptmjax.training.schedules import constant, cosine, linear, rsqrt, warmup_steps
 from ptmjax.types import UserError
@@ -109,7 +108,3 @@ def test_schedules_are_jitted_and_give_float32():
         rates = jax.jit(jax.vmap(schedule))(jnp.arange(12))
         assert rates.dtype == jnp.float32 and rates.shape == (12,)
         np.testing.assert_allclose(rates, [at(schedule, s) for s in range(12)], rtol=1e-6)
-
-
-def test_the_earlier_name_of_linear_is_the_same_function():
-    assert optimizer.linear is linear
