@@ -37,7 +37,7 @@ def test_links_lead_somewhere(page):
 def test_the_pages_name_only_commands_that_are_tested():
     """Every command of the README is run here, or by the tests of launch/ and of several processes."""
     names = {(words[0], words[1]) for page in PAGES for words in commands(page)}
-    assert names <= {("ptmjax", c) for c in ("train", "eval", "fill", "inspect", "list")} | {
+    assert names <= {("ptmjax", c) for c in ("train", "eval", "fill", "inspect", "list", "export", "detect")} | {
         ("bash", "launch/local.sh"), ("bash", "launch/test.sh")}, names
 
 
@@ -50,12 +50,12 @@ def test_readme_commands(tmp_path):
             out = ptmjax(words + more, tmp_path)
             ran.append(words[1])
             assert out.strip()
-            if words[1] == "train":
+            if words[1] == "train" and ran.count("train") == 1:
                 made = {p.name for p in (tmp_path / "runs/demo").iterdir()}
                 named = set(re.findall(r"`([\w.]+)/?`", re.search(r"A work folder holds(.*?)\n[A-Z]", (ROOT / "README.md").read_text(), re.S)[1]))
                 assert named <= made, named - made
                 assert "complete" in ptmjax(words + more, tmp_path)
-    assert sorted(ran) == ["eval", "fill", "inspect", "list", "train"]
+    assert sorted(ran) == ["detect", "eval", "export", "fill", "fill", "inspect", "list", "train", "train", "train"]
 
 
 def test_an_objective_of_ones_own(tmp_path):

@@ -8,7 +8,7 @@ from functools import partial
 from flax import nnx
 
 from ptmjax.convert.names import Name, linear, norm
-from ptmjax.convert.network import act_name, act_of, need
+from ptmjax.convert.network import act_name, act_of, is_mask, need
 from ptmjax.models.context import Context
 from ptmjax.models.embedders import Embedder, Positions, Table
 from ptmjax.models.heads import Classifier, VocabularyHead
@@ -97,7 +97,7 @@ def sizes(net: Network) -> dict:
     embedder, context, block = net.embedder, net.context, net.stack.groups[0]
     need(set(embedder.parts) == {"tokens", "positions", "types"}, "its embeddings must be tokens, positions and types")
     need(isinstance(embedder.norm, nnx.Module) and embedder.norm.bias is not None, "a layer norm must follow the embeddings")
-    need(context is not None and context.see is masks.full and context.rotary is None and context.bias is None,
+    need(context is not None and is_mask(context.see, masks.full) and context.rotary is None and context.bias is None,
          "attention must be full, without rotary or relative positions")
     need(len(net.stack.groups) == 1 and isinstance(block, Block) and not block.pre and block.cross is None,
          "its stack must be one group of post-norm blocks")

@@ -1,4 +1,5 @@
 """What the families share: activations under transformers' names, and what a layout has no place for."""
+import inspect
 from collections.abc import Callable
 
 from ptmjax.nn.mlp import ACTIVATIONS
@@ -19,6 +20,11 @@ def act_of(theirs: str) -> str:
 def act_name(act: Callable) -> str:
     """transformers' name of an activation of ours."""
     return THEIRS[next(name for name, function in ACTIVATIONS.items() if function is act)]
+
+
+def is_mask(see: Callable, which: Callable) -> bool:
+    """Whether a mask is `which`, also where a configuration has wrapped it."""
+    return inspect.unwrap(see) is which
 
 
 def need(true: bool, what: str) -> None:

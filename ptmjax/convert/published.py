@@ -109,10 +109,10 @@ def export(build: Build, params: Tensors, where: str | Path, more: Callable[[Pat
     family = next((f for f in FAMILIES if f.mine(nets)), None)
     if family is None:
         raise UserError(f"networks {sorted(nets)} are of no published family; known are {', '.join(f.MODEL for f in FAMILIES)}")
+    configs = {name: family.config(nets[name], build, name) for name in nets}  # says why, where a network has no place there
     tables = {name: family.names(build, name) for name in nets}
     if unnamed := sorted(build.leaves.keys() - {owner for table in tables.values() for _, owner, *_ in present(table, build)}):
         raise UserError(f"the published layout has no place for {', '.join(unnamed[:4])}: this network cannot be exported")
-    configs = {name: family.config(nets[name], build, name) for name in nets}
     one = lambda name, at: folder.write(at, configs[name], push(tables[name], params, build), more)
     if len(nets) == 1:
         one(next(iter(nets)), Path(where))

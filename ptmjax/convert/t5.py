@@ -3,7 +3,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from ptmjax.convert.names import Name
-from ptmjax.convert.network import act_name, act_of, need
+from ptmjax.convert.network import act_name, act_of, is_mask, need
 from ptmjax.models.context import Context
 from ptmjax.models.embedders import Embedder, Table
 from ptmjax.models.heads import VocabularyHead
@@ -92,7 +92,7 @@ def check(net: Network, see, cross: bool) -> None:
     """A UserError where T5's layout has no place for one side."""
     context, groups = net.context, net.stack.groups
     need(set(net.embedder.parts) == {"tokens"} and net.embedder.norm is None, "its embeddings must be tokens alone, without a norm")
-    need(context.see is see and context.rotary is None and isinstance(context.bias, Relative) and context.bias.both is not cross,
+    need(is_mask(context.see, see) and context.rotary is None and isinstance(context.bias, Relative) and context.bias.both is not cross,
          "its encoder must see all, its decoder what came before, with relative positions of their kind")
     need(len(groups) == 2 and isinstance(groups[0], T5Block) and isinstance(groups[1], Final) and (groups[0].cross is not None) is cross,
          "its stacks must be T5 blocks and the final norm, with cross attention in the decoder alone")
