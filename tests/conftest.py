@@ -5,10 +5,12 @@ compiling is nearly all of their time (a tiny BERT's step on eight devices: 55 s
 are kept for the length of the session, for all workers.
 """
 import atexit
+import gc
 import json
 import os
 import re
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
@@ -30,6 +32,15 @@ import pytest  # noqa: E402
 
 hypothesis.settings.register_profile("ptmjax", derandomize=True, deadline=None, database=None)
 hypothesis.settings.load_profile("ptmjax")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def forget_programs():
+    """A worker that keeps every program it compiled grows beyond 5 GiB."""
+    yield
+    if "jax" in sys.modules:
+        sys.modules["jax"].clear_caches()
+        gc.collect()
 
 
 @pytest.fixture

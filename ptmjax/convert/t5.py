@@ -92,7 +92,8 @@ def check(net: Network, see, cross: bool) -> None:
     """A UserError where T5's layout has no place for one side."""
     context, groups = net.context, net.stack.groups
     need(set(net.embedder.parts) == {"tokens"} and net.embedder.norm is None, "its embeddings must be tokens alone, without a norm")
-    need(is_mask(context.see, see) and context.rotary is None and isinstance(context.bias, Relative) and context.bias.both is not cross,
+    need(is_mask(context.see, see) and is_mask(context.cross, masks.cross)
+         and context.rotary is None and isinstance(context.bias, Relative) and context.bias.both is not cross,
          "its encoder must see all, its decoder what came before, with relative positions of their kind")
     need(len(groups) == 2 and isinstance(groups[0], T5Block) and isinstance(groups[1], Final) and (groups[0].cross is not None) is cross,
          "its stacks must be T5 blocks and the final norm, with cross attention in the decoder alone")

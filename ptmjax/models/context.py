@@ -14,12 +14,13 @@ from ptmjax.types import Array, Batch
 class Context(nnx.Module):
     """batch -> {see [B, L, L], angles [., L, K/2] where rotary, bias [., H, L, L] where a bias, and of a decoder encoded, encoded_see}.
 
-    rotary is the head size K, None for no rotary positions; bias is a factory of a layer batch -> scores to add
-    (relative positions), made once and shared by all layers.
+    cross is what a decoder sees of the encoder's side. rotary is the head size K, None for no rotary positions; bias is a
+    factory of a layer batch -> scores to add (relative positions), made once and shared by all layers.
     """
 
-    def __init__(self, see: Callable[[Batch], Array] = masks.full, *, rotary: int | None = None, bias: Callable | None = None, key: Array):
-        self.see, self.rotary = see, rotary
+    def __init__(self, see: Callable[[Batch], Array] = masks.full, *, cross: Callable[[Batch], Array] = masks.cross,
+                 rotary: int | None = None, bias: Callable | None = None, key: Array):
+        self.see, self.cross, self.rotary = see, cross, rotary
         self.bias = None if bias is None else bias(key=key)
 
     def __call__(self, batch: Batch) -> dict[str, Array]:
@@ -29,5 +30,5 @@ class Context(nnx.Module):
         if self.bias is not None:
             out["bias"] = self.bias(batch)
         if "encoded" in batch:
-            out |= {"encoded": batch["encoded"], "encoded_see": masks.cross(batch)}
+            out |= {"encoded": batch["encoded"], "encoded_see": self.cross(batch)}
         return out

@@ -34,3 +34,8 @@ def cross(batch: Batch) -> Array:
     """[B, L, S]: a decoder position sees the encoder positions of its own example."""
     s, e = batch["segments"], batch["encoded_segments"]
     return (s[:, :, None] == e[:, None, :]) & (e > 0)[:, None, :]
+
+
+def nothing(batch: Batch) -> Array:
+    """[B, L, S]: a decoder that sees nothing of the encoder: the control run that knows the targets' own law alone."""
+    return jnp.zeros((*batch["segments"].shape, batch["encoded_segments"].shape[1]), bool)

@@ -43,3 +43,8 @@ def test_masks_join():
 def test_cross_sees_the_encoder_side_of_its_own_example():
     batch = {"segments": jnp.array([[1, 2, 2, 0]]), "encoded_segments": jnp.array([[1, 1, 2, 0, 0]])}
     np.testing.assert_array_equal(masks.cross(batch)[0], rows("11000 00100 00100 00000"))
+
+
+def test_nothing_hides_the_whole_encoder():
+    batch = {**BATCH, "encoded_segments": jnp.ones((BATCH["segments"].shape[0], 9), jnp.int32)}
+    assert masks.nothing(batch).shape == masks.cross(batch).shape and not masks.nothing(batch).any() and masks.cross(batch).any()
