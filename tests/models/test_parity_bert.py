@@ -9,36 +9,17 @@ import pytest
 import torch
 import transformers
 
+from ptmjax.convert.bert import names
+from ptmjax.convert.names import present, push
 from ptmjax.types import Key, Keys
 from tests.models.bert import LENGTH, TYPES, VOCAB, batch, bert, off, pretraining, wild
 
 NEAR = 1e-5
-PARTS = {"bert.embeddings.word_embeddings.weight": "embedder/parts/tokens/table",
-         "bert.embeddings.position_embeddings.weight": "embedder/parts/positions/table",
-         "bert.embeddings.token_type_embeddings.weight": "embedder/parts/types/table",
-         "cls.predictions.bias": "heads/mlm/bias"}
-LAYERS = {"bert.embeddings.LayerNorm": "embedder/norm", "bert.pooler.dense": "heads/nsp/dense", "cls.seq_relationship": "heads/nsp/out",
-          "cls.predictions.transform.dense": "heads/mlm/transform", "cls.predictions.transform.LayerNorm": "heads/mlm/norm"}
-BLOCK = {"attention.self.query": "attention/query", "attention.self.key": "attention/key", "attention.self.value": "attention/value",
-         "attention.output.dense": "attention/out", "attention.output.LayerNorm": "norms/attention", "intermediate.dense": "mlp/wi",
-         "output.dense": "mlp/wo", "output.LayerNorm": "norms/mlp"}
 
 
-def names(layers: int) -> dict[str, tuple]:
-    """{transformers' name: (our path, layer or (), whether it is transposed)}."""
-    modules = {there: (here, ()) for there, here in LAYERS.items()}
-    modules |= {f"bert.encoder.layer.{i}.{there}": (f"stack/groups/0/{here}", i) for i in range(layers) for there, here in BLOCK.items()}
-    leaf = lambda there, end: "bias" if end == "bias" else "scale" if "Norm" in there else "kernel"
-    out = {f"{there}.{end}": (f"model/{here}/{leaf(there, end)}", i, leaf(there, end) == "kernel")
-           for there, (here, i) in modules.items() for end in ("weight", "bias")}
-    return out | {there: (f"model/{here}", (), False) for there, here in PARTS.items()}
-
-
-def taken(params: dict, layers: int) -> dict[str, np.ndarray]:
-    """Our parameters or gradients under transformers' names and in its shapes; the padding of the vocabulary is cut off."""
-    cut = lambda path, x: x[:VOCAB] if path.endswith(("tokens/table", "mlm/bias")) else x
-    return {there: cut(path, np.array(params[path][i]).T if turned else np.array(params[path][i]))
-            for there, (path, i, turned) in names(layers).items()}
+def taken(params: dict, build) -> dict[str, np.ndarray]:
+    """Our parameters or gradients under transformers' names and in its shapes, without the padding of the vocabulary."""
+    return push(names(build, "model"), params, build)
 
 
 def reference(weights: dict[str, np.ndarray], b: dict, layers: int):
@@ -77,9 +58,9 @@ def both():
     net = build.nets(params)["model"]
     out = net.encode(b, capture=frozenset({"hidden"}))
     ours = {"hidden": [np.asarray(h) for h in out.aux[0]["hidden"]], "mlm": net.head("mlm", out.state), "nsp": net.head("nsp", out.state),
-            "losses": {name: s.mean() for name, s in sums.items()}, "total": total, "raw": grads, "grads": taken(grads, layers),
-            "used": {path for path, *_ in names(layers).values()}, "leaves": set(build.leaves)}
-    return ours, reference(taken(params, layers), b, layers), np.asarray(b["segments"]) > 0
+            "losses": {name: s.mean() for name, s in sums.items()}, "total": total, "raw": grads, "grads": taken(grads, build),
+            "used": {owner for _, owner, *_ in present(names(build, "model"), build)}, "leaves": set(build.leaves)}
+    return ours, reference(taken(params, build), b, layers), np.asarray(b["segments"]) > 0
 
 
 def test_the_name_map_uses_every_parameter(both):

@@ -10,6 +10,8 @@ import pytest
 import torch
 import transformers
 
+from ptmjax.convert.electra import names
+from ptmjax.convert.names import present, pull, push
 from ptmjax.objectives.rtd import Rtd
 from ptmjax.types import Key, Keys, slots
 from tests.models.bert import LENGTH, TYPES, VOCAB, batch, off, wild
@@ -17,45 +19,16 @@ from tests.models.electra import DISCRIMINATOR, EMBED, GENERATOR, electra
 
 NEAR = 1e-5
 SLOTS = 6
-TABLES = {"electra.embeddings.word_embeddings.weight": "parts/tokens/table", "electra.embeddings.position_embeddings.weight": "parts/positions/table",
-          "electra.embeddings.token_type_embeddings.weight": "parts/types/table"}
-GENERATOR_LAYERS = {"electra.embeddings_project": "project", "generator_predictions.dense": "heads/mlm/transform",
-                    "generator_predictions.LayerNorm": "heads/mlm/norm"}
-DISCRIMINATOR_LAYERS = {"electra.embeddings_project": "project", "discriminator_predictions.dense": "heads/rtd/dense",
-                        "discriminator_predictions.dense_prediction": "heads/rtd/out"}
-BLOCK = {"attention.self.query": "attention/query", "attention.self.key": "attention/key", "attention.self.value": "attention/value",
-         "attention.output.dense": "attention/out", "attention.output.LayerNorm": "norms/attention", "intermediate.dense": "mlp/wi",
-         "output.dense": "mlp/wo", "output.LayerNorm": "norms/mlp"}
+NETS = ("generator", "discriminator")
 
 
-def names(net: str, layers: int) -> dict[str, tuple]:
-    """{transformers' name: (our path, layer or (), whether it is transposed)} of one of the two networks; the tables are the generator's."""
-    own = GENERATOR_LAYERS if net == "generator" else DISCRIMINATOR_LAYERS
-    modules = {"electra.embeddings.LayerNorm": ("generator/embedder/norm", ())} | {there: (f"{net}/{here}", ()) for there, here in own.items()}
-    modules |= {f"electra.encoder.layer.{i}.{there}": (f"{net}/stack/groups/0/{here}", i) for i in range(layers) for there, here in BLOCK.items()}
-    leaf = lambda there, end: "bias" if end == "bias" else "scale" if "Norm" in there else "kernel"
-    out = {f"{there}.{end}": (f"{here}/{leaf(there, end)}", i, leaf(there, end) == "kernel")
-           for there, (here, i) in modules.items() for end in ("weight", "bias")}
-    out |= {there: (f"generator/embedder/{here}", (), False) for there, here in TABLES.items()}
-    return out | ({"generator_lm_head.bias": ("generator/heads/mlm/bias", (), False)} if net == "generator" else {})
-
-
-MAPS = {"generator": names("generator", GENERATOR[2]), "discriminator": names("discriminator", DISCRIMINATOR[2])}
-
-
-def taken(params: dict, net: str) -> dict[str, np.ndarray]:
-    """Our parameters or gradients under transformers' names and in its shapes; the padding of the vocabulary is cut off."""
-    cut = lambda path, x: x[:VOCAB] if path.endswith(("tokens/table", "mlm/bias")) else x
-    return {there: cut(path, np.array(params[path][i]).T if turned else np.array(params[path][i])) for there, (path, i, turned) in MAPS[net].items()}
-
-
-def outside(kind, net: str, size: tuple[int, int, int, int], params: dict):
+def outside(kind, net: str, size: tuple[int, int, int, int], params: dict, build):
     """transformers' model with our parameters."""
     width, heads, layers, hidden = size
     config = transformers.ElectraConfig(
         vocab_size=VOCAB, embedding_size=EMBED, hidden_size=width, num_hidden_layers=layers, num_attention_heads=heads, intermediate_size=hidden,
         max_position_embeddings=LENGTH, type_vocab_size=TYPES, hidden_dropout_prob=0, attention_probs_dropout_prob=0, attn_implementation="eager")
-    model, weights = kind(config), taken(params, net)
+    model, weights = kind(config), push(names(build, net), params, build)
     model.electra.embeddings.word_embeddings.padding_idx = None  # it would drop the gradient of a sample that is the pad id
     named = dict(model.named_parameters())
     assert set(named) == set(weights)
@@ -94,26 +67,27 @@ def both():
         return objective.total(means), (means, {name: s.mean() for name, s in metrics.items()}, more)
 
     (total, (means, metrics, more)), grads = jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
-    return {"losses": means, "metrics": metrics, "total": total, "grads": grads} | more, reference(params, b, np.asarray(more["shown"])), b, build
+    return {"losses": means, "metrics": metrics, "total": total, "grads": grads} | more, reference(params, build, b, np.asarray(more["shown"])), b, build
 
 
-def reference(params: dict, b: dict, shown: np.ndarray):
+def reference(params: dict, build, b: dict, shown: np.ndarray):
     """transformers' outputs and gradients of both networks, the discriminator's on the tokens that ours was shown."""
     t = {name: torch.from_numpy(np.asarray(b[name]).copy()).long() for name in ("tokens", "types", "segments", "targets")}
     masked = torch.from_numpy(np.asarray(b["weights"]) > 0)
     see = {"attention_mask": t["segments"], "token_type_ids": t["types"], "output_hidden_states": True}
-    generator = outside(transformers.ElectraForMaskedLM, "generator", GENERATOR, params)
+    generator = outside(transformers.ElectraForMaskedLM, "generator", GENERATOR, params, build)
     made = generator(t["tokens"], labels=torch.where(masked, t["targets"], -100), **see)
     made.loss.backward()
-    discriminator = outside(transformers.ElectraForPreTraining, "discriminator", DISCRIMINATOR, params)
+    discriminator = outside(transformers.ElectraForPreTraining, "discriminator", DISCRIMINATOR, params, build)
     told = discriminator(torch.from_numpy(shown.copy()).long(), labels=(torch.from_numpy(shown.copy()) != t["targets"]).long(), **see)
     (50 * told.loss).backward()
     grads = [{name: p.grad.numpy() for name, p in model.named_parameters()} for model in (generator, discriminator)]
-    return made, told, dict(zip(MAPS, grads))
+    return made, told, dict(zip(NETS, grads))
 
 
 def test_the_name_maps_use_every_parameter(both):
-    assert {path for m in MAPS.values() for path, *_ in m.values()} == set(both[3].leaves)
+    build = both[3]
+    assert {owner for net in NETS for _, owner, *_ in present(names(build, net), build)} == set(build.leaves)
 
 
 def test_hidden_states_of_every_layer(both):
@@ -146,11 +120,8 @@ def test_losses(both):
 def test_every_gradient(both, number):
     """A shared leaf gets the sum of both networks'."""
     ours, (_, _, grads), _, build = both
-    want = {path: np.zeros(leaf.shape, np.float32) for path, leaf in build.leaves.items()}
-    for net, names_ in MAPS.items():
-        for there, (path, i, turned) in names_.items():
-            g = grads[net][there].T if turned else grads[net][there]
-            (want[path] if i == () else want[path][i])[: len(g)] += g  # the padding of the vocabulary stays 0
+    parts = [pull(names(build, net), grads[net], build, net) for net in NETS]  # the padding of the vocabulary is 0
+    want = {path: sum(part[path] for part in parts if path in part) for path in build.leaves}
     errors = {path: off(ours["grads"][path], g) for path, g in want.items() if not path.endswith("key/bias")}
     assert max(errors.values()) <= NEAR, sorted(errors.items(), key=lambda x: -x[1])[:4]
     assert min(np.abs(want[path]).max() for path in errors) > 1e-3

@@ -9,6 +9,8 @@ import pytest
 import torch
 import transformers
 
+from ptmjax.convert.names import present, push
+from ptmjax.convert.t5 import names
 from ptmjax.objectives.seq2seq import Seq2Seq
 from ptmjax.types import Key, Keys
 from tests.models.bert import off, wild
@@ -17,32 +19,11 @@ from tests.models.t5 import HEADS, HIDDEN, SIZE, VOCAB, WIDTH, batch, t5
 NEAR = 1e-5
 Z = 0.03  # large enough to show in every gradient
 LAYERS = (3, 2)
-ATTENTION = {"q": "query", "k": "key", "v": "value", "o": "out"}
-ENCODER = [("SelfAttention", "attention"), ("DenseReluDense", "mlp")]
-DECODER = [("SelfAttention", "attention"), ("EncDecAttention", "cross"), ("DenseReluDense", "mlp")]
 
 
-def names(v1_1: bool, layers: tuple[int, int] = LAYERS) -> dict[str, tuple]:
-    """{transformers' name: (our path, layer or (), whether it is transposed)}."""
-    dense = {"wi_0": "gate", "wi_1": "wi", "wo": "wo"} if v1_1 else {"wi": "wi", "wo": "wo"}
-    out = {"shared.weight": ("model/embedder/parts/tokens/table", (), False)} | ({"lm_head.weight": ("model/heads/lm/table", (), False)} if v1_1 else {})
-    for there, here, parts, n in (("encoder", "model", ENCODER, layers[0]), ("decoder", "model/decoder", DECODER, layers[1])):
-        out[f"{there}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"] = (f"{here}/context/bias/table", (), False)
-        out[f"{there}.final_layer_norm.weight"] = (f"{here}/stack/groups/1/norm/scale", 0, False)
-        for i in range(n):
-            for j, (module, part) in enumerate(parts):
-                at, ours = f"{there}.block.{i}.layer.{j}", f"{here}/stack/groups/0"
-                out[f"{at}.layer_norm.weight"] = (f"{ours}/norms/{part}/scale", i, False)
-                for theirs, leaf in (dense if part == "mlp" else ATTENTION).items():
-                    out[f"{at}.{module}.{theirs}.weight"] = (f"{ours}/{part}/{leaf}/kernel", i, True)
-    return out
-
-
-def taken(params: dict, v1_1: bool) -> dict[str, np.ndarray]:
-    """Our parameters or gradients under transformers' names and in its shapes; the padding of the vocabulary is cut off."""
-    cut = lambda path, x: x[:VOCAB] if path.endswith(("tokens/table", "lm/table")) else x
-    return {there: cut(path, np.array(params[path][i]).T if turned else np.array(params[path][i]))
-            for there, (path, i, turned) in names(v1_1).items()}
+def taken(params: dict, build) -> dict[str, np.ndarray]:
+    """Our parameters or gradients under transformers' names and in its shapes, without the padding of the vocabulary."""
+    return push(names(build, "model"), params, build)
 
 
 def reference(weights: dict[str, np.ndarray], b: dict, v1_1: bool):
@@ -85,9 +66,9 @@ def both(request):
         return objective.total({name: s.mean() for name, s in sums.items()}), (sums, more)
 
     (total, (sums, more)), grads = jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
-    ours = more | {"losses": {name: s.mean() for name, s in sums.items()}, "total": total, "raw": grads, "grads": taken(grads, v1_1),
-                   "used": {path for path, *_ in names(v1_1).values()}, "leaves": set(build.leaves)}
-    return ours, reference(taken(params, v1_1), b, v1_1), b
+    ours = more | {"losses": {name: s.mean() for name, s in sums.items()}, "total": total, "raw": grads, "grads": taken(grads, build),
+                   "used": {owner for _, owner, *_ in present(names(build, "model"), build)}, "leaves": set(build.leaves)}
+    return ours, reference(taken(params, build), b, v1_1), b
 
 
 def test_the_name_map_uses_every_parameter(both):
