@@ -14,6 +14,7 @@ from tests.bench import systems, timing
 from tests.bench.systems import SYSTEMS
 
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.slow  # most of it is four processes that import torch and jax
 
 
 def run(module: str, *arguments: str) -> str:
