@@ -181,7 +181,8 @@ def operative() -> str:
     """
     used = _gin._OPERATIVE_CONFIG
     selectors = {s for _, s in used} | {r.configurable.selector for r in _gin.iterate_references(used)}
-    modules = sorted({module for s in selectors if (module := _path(s)[0])})
+    imported = {i.module for i in _gin._IMPORTS if not i.module.startswith("__gin__")}  # one that only registers a task has no selector
+    modules = sorted(imported | {module for s in selectors if (module := _path(s)[0])})
     bindings = {_key(scope, selector, a): _written(v) for (scope, selector), taken in used.items() for a, v in taken.items()}
     head = ["from __gin__ import dynamic_registration", *(f"import {module}" for module in modules), ""]
     order = sorted(bindings, key=lambda key: ("." in key, key))  # macros first

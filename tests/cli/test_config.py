@@ -404,3 +404,24 @@ def test_same_run_lists_what_differs_but_for_what_may(folder, tmp_path):
     assert config.same_run(tmp_path, {"STEPS", "train.name"}) == ["parts.network.Block.rate: 0.1 -> 0.5"]
     config.load(["run.gin"], ["Network.stack=None"])
     assert train()[0].stack is None
+
+
+def test_a_module_that_only_registers_is_imported_by_the_saved_configuration(folder, tmp_path, monkeypatch):
+    """It is found where the command runs, as for `python -m`; from elsewhere one line says what to do."""
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if p])
+    (folder / "registers_only.py").write_text("DONE = True\n")
+    (folder / "run.gin").write_text(RUN.replace("import parts.loop\n", "import parts.loop\nimport registers_only\n"))
+    config.load(["run.gin"])
+    train()
+    config.save(tmp_path / "out")
+    saved = str(tmp_path / "out" / "config.gin")
+    assert "import registers_only" in config.operative().splitlines()
+    del sys.modules["registers_only"]
+    config.load([saved])
+    train()
+    assert sys.modules["registers_only"].DONE and config.operative() == (tmp_path / "out" / "config.gin").read_text()
+    del sys.modules["registers_only"]
+    sys.path.remove(str(folder))
+    monkeypatch.chdir(tmp_path)
+    assert "no module 'registers_only': run the command in the folder of registers_only.py, or put that folder on PYTHONPATH" in fault(
+        files=[saved])
