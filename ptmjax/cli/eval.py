@@ -5,7 +5,7 @@ import json
 
 import jax
 
-from ptmjax.cli import readout, session
+from ptmjax.cli import folder, readout, session
 from ptmjax.parallel.mesh import make_mesh
 from ptmjax.parallel.sharding import rows_sharding
 from ptmjax.training import loop
@@ -30,6 +30,7 @@ def run(args: argparse.Namespace) -> int:
     held, mesh = session.saved(args.workdir), make_mesh(args.mesh)
     stage = held.stages[-1]
     data, rows = held.data(stage, args.cache), args.batch or stage.batch
+    folder.check_data(args.workdir, len(held.stages) - 1, folder.described(data))
     plan = loop.plan_of(held.stage(data), mesh, held.seed)
     plan = dataclasses.replace(plan, rows=rows, micro=1)
     step, params = session.parameters(args.workdir, plan.abstract.params)

@@ -2,7 +2,6 @@
 import argparse
 import contextlib
 import functools
-import itertools
 import json
 import os
 import traceback
@@ -13,7 +12,7 @@ import jax
 from etils import epath
 from rich.console import Console
 
-from ptmjax.cli import config, readout, session
+from ptmjax.cli import config, folder, readout, session
 from ptmjax.cli.experiment import Data, Experiment
 from ptmjax.cli.watchers import Progress, TensorBoard
 from ptmjax.convert import published
@@ -25,9 +24,6 @@ from ptmjax.training.state import Plan, TrainState
 from ptmjax.types import UserError
 
 HELP = "train an experiment (a gin file) in a work folder; called again, it goes on or says that it is done"
-FREE = ("STEPS", "Stage.steps", "Stage.micro", "Experiment.mesh", "Experiment.keep", "Experiment.every", "Every.log", "Every.evaluate",
-        "Every.save", "Every.nonfinite")
-
 WRITTEN = {
     "curve.png": "the loss curve",
     "summary.json": "the last evaluation and its baselines",
@@ -35,6 +31,7 @@ WRITTEN = {
     "checkpoints": "the newest states",
     "tensorboard": "for `tensorboard --logdir`",
     "config.gin": "the whole configuration",
+    "data.json": "what data it is trained on",
 }
 
 
@@ -58,13 +55,15 @@ def run(args: argparse.Namespace) -> int:
             loop.rehearse(loop.plan_of(stage, mesh, experiment.seed), d.source.spec, d.heldout_source.spec)
         born = initial(experiment, args.workdir, stages[0], console)
     config.check_used()
-    first_alone(lambda: take(args.workdir), f"--workdir {args.workdir}")
-    console.print(f"{stages[-1].build.count():,} parameters, mesh {dict(mesh.shape)}", highlight=False)
-    for d in data:  # on all processes: they wait for each other
-        console.print(d.told(), highlight=False)
-    train(args, experiment, mesh, stages, console, born)
-    if jax.process_index() == 0:
-        conclude(args, data[-1], console)
+    steps, described = sum(stage.steps for stage in stages), [folder.described(d) for d in data]
+    with contextlib.ExitStack() as held:
+        first_alone(lambda: held.push(folder.take(args.workdir, described, steps)), f"--workdir {args.workdir}")
+        console.print(f"{stages[-1].build.count():,} parameters, mesh {dict(mesh.shape)}", highlight=False)
+        for d in data:  # on all processes: they wait for each other
+            console.print(d.told(), highlight=False)
+        train(args, experiment, mesh, stages, console, born)
+        if jax.process_index() == 0:
+            conclude(args, data[-1], console, steps)
     return 0
 
 
@@ -90,24 +89,6 @@ def initial(experiment: Experiment, workdir: epath.Path, stage: loop.Stage, cons
     return functools.partial(published.born, published.initial(experiment.init_from, stage.build, say))
 
 
-def take(workdir: epath.Path) -> None:
-    """Makes the work folder this run's; a UserError where it is something else's. An earlier configuration is kept beside."""
-    try:
-        if workdir.exists() and not workdir.is_dir():
-            raise UserError(f"--workdir {workdir} is a file: name a folder")
-        there = {p.name for p in workdir.iterdir()} if workdir.is_dir() else set()
-        if config.SAVED not in there and there - {f"{config.SAVED}.partial"}:
-            raise UserError(f"--workdir {workdir} holds files that are no ptmjax run: name a new or empty folder")
-        if other := config.same_run(workdir, FREE):
-            raise UserError(f"--workdir {workdir} holds another run ({'; '.join(other[:3])}): name another folder, or keep its settings")
-        if config.SAVED in there and config.same_run(workdir):
-            kept = next(name for n in itertools.count(1) if (name := f"config.{n}.gin") not in there)
-            (workdir / config.SAVED).copy(workdir / kept)
-        config.save(workdir)
-    except OSError as e:
-        raise UserError(f"--workdir {workdir} cannot be used ({e.strerror or e}): name another folder") from e
-
-
 def train(args: argparse.Namespace, experiment: Experiment, mesh, stages: list[loop.Stage], console: Console,
           born: Callable[[Plan], TrainState]) -> None:
     steps = sum(stage.steps for stage in stages)
@@ -126,10 +107,16 @@ def train(args: argparse.Namespace, experiment: Experiment, mesh, stages: list[l
                    born=born)
 
 
-def conclude(args: argparse.Namespace, data: Data, console: Console) -> None:
+def conclude(args: argparse.Namespace, data: Data, console: Console, steps: int) -> None:
     """What was reached, against what is reached without context, and where everything lies."""
     found, how = readout.summary(args.workdir, data), readout.shown_masked(data)
     readout.curve(args.workdir, found, how)
+    if (step := found.get("step")) == steps:
+        console.print(f"held out at step {step}:", highlight=False)
+    else:
+        last = "never evaluated" if step is None else f"last evaluated at step {step}, which is shown here"
+        how_to = f"`ptmjax eval --workdir={args.workdir}` evaluates it"
+        console.print(f"the run stands at step {steps} and was {last}: {how_to}", highlight=False)
     control = config.find(args.gin_files[0], "--gin_file").with_suffix(".control.json")
     for table in readout.tables(found, json.loads(control.read_text()) if control.is_file() else None, how):
         console.print(table)
