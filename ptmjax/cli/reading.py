@@ -88,7 +88,7 @@ def find(name: str, where: str) -> epath.Path:
 def read(path: epath.Path, above: tuple[epath.Path, ...] = ()) -> None:
     """One file and what it includes, as gin.parse_config_file would."""
     try:
-        text = path.read_text()
+        text = path.read_text().removeprefix("\ufeff")  # what some editors put before a text
     except UnicodeDecodeError:
         raise UserError(f"{path}: this is not text; give a gin file") from None
     with _gin._parse_scope() as context:

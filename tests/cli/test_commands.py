@@ -142,6 +142,32 @@ def test_inspect_and_list(ptmjax):
     (["--gin.Stage.steps=0"], "steps"),
     (["--gin.Stage.steps=-4"], "steps"),
     (["--gin.Mlm.slots=0"], "slots"),
+    (["--gin.STEPS=0"], "--gin.STEPS: Stage.steps is 0"),
+    (["--gin.STEPS='a'"], "--gin.STEPS: Stage.steps wants int"),
+    (["--gin.RATE=2.0"], "--gin.RATE: Embedder.rate is 2.0"),
+    (["--gin.Block.rate=2.0"], "--gin.Block.rate: Block.rate is 2.0"),
+    (["--gin.Block.hidden=0"], "--gin.Block.hidden: Block.hidden is 0"),
+    (["--gin.D=0"], "--gin.D: "),
+    (["--gin.HEADS=0"], "--gin.HEADS: Block.heads is 0"),
+    (["--gin.V=0"], "--gin.V: "),
+    (["--gin.V=100000000000"], "--gin.V: "),
+    (["--gin.V=2000000000"], "GiB a device"),
+    (["--gin.Block.hidden=100000000000"], "every size must be"),
+    (["--gin.Block.init=-1.0"], "--gin.Block.init: Block.init is -1.0"),
+    (["--gin.tokens/Table.init=1e30"], "--gin.tokens/Table.init: Table.init is 1e+30"),
+    (["--gin.Block.eps=-1.0"], "--gin.Block.eps: Block.eps is -1.0"),
+    (["--gin.Stack.groups=[(@block.Block, 0)]"], "--gin.Stack.groups: Stack.groups is given a count of 0"),
+    (["--gin.Experiment.seed=99999999999999999999999"], "--gin.Experiment.seed: Experiment.seed is"),
+    (["--gin.Experiment.seed=-1"], "seed is -1"),
+    (["--gin.STEPS=100000000000000"], "--gin.STEPS: Stage.steps is"),
+    (["--gin.Stage.batch=1000000000000"], "--gin.Stage.batch: Stage.batch is"),
+    (["--gin.Stage.batch=2000000000"], "Stage.batch"),
+    (["--gin.Mlm.head='foo'"], "head is 'foo'; it may be one of 'mlm'"),
+    (["--gin.linear.peak=-1.0"], "--gin.linear.peak: linear.peak is -1.0"),
+    (["--gin.AdamW.b1=2.0"], "--gin.AdamW.b1: AdamW.b1 is 2.0"),
+    (["--gin.AdamW.eps=-1.0"], "--gin.AdamW.eps: "),
+    (["--gin.AdamW.clip=0.0"], "--gin.AdamW.clip: "),
+    (["--gin.AdamW.decay=-5.0"], "--gin.AdamW.decay: "),
     (["--processes=2"], "--coordinator"),
     (["--sped=3"], "--sped"),
 ])
@@ -172,9 +198,11 @@ def test_a_folder_that_is_something_else_is_left_alone(ptmjax, home):
 
 
 def test_a_longer_run_goes_on(ptmjax, home):
-    assert train(ptmjax, "--workdir=longer", "--gin.STEPS=2")[0] == 0
-    code, out, _ = train(ptmjax, "--workdir=longer", "--gin.STEPS=4")
-    assert code == 0 and "going on from step 2 of 4" in out
+    """And both say, once, that one slot is too few for the scored positions."""
+    code, out, _ = train(ptmjax, "--workdir=longer", "--gin.STEPS=2", "--gin.Mlm.slots=1")
+    assert code == 0 and out.count("find no slot") == 1 and "step 1: " in out, out
+    code, out, _ = train(ptmjax, "--workdir=longer", "--gin.STEPS=4", "--gin.Mlm.slots=1")
+    assert code == 0 and "going on from step 2 of 4" in out and out.count("find no slot") == 1, out
     assert read_lines(home / "longer/metrics.jsonl")[-1]["step"] == 4
 
 
@@ -198,6 +226,9 @@ def test_a_run_on_other_data_is_refused(ptmjax, short):
         code, _, err = ptmjax("eval", "--workdir=short")
         assert code == 2 and len(err.splitlines()) == 1 and "data.json" in err
     saved.unlink()
+    for rows, words in (("99999999999999", "batch is 99999999999999"), ("2000000000", "memory of this machine")):
+        code, _, err = ptmjax("eval", "--workdir=short", f"--batch={rows}")
+        assert code == 2 and len(err.splitlines()) == 1 and words in err
     assert ptmjax("eval", "--workdir=short")[0] == 0 and not saved.exists()
     assert train(ptmjax, "--workdir=short", "--gin.STEPS=2")[0] == 0 and json.loads(saved.read_text()) == good
 
