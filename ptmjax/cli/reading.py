@@ -148,7 +148,8 @@ def _import(context: _gin.ParseContext, statement: _parser.ImportStatement) -> N
         parent, _, name = missing.rpartition(".")
         paths = getattr(importlib.import_module(parent), "__path__", []) if parent else None
         remedy = "" if parent else f": run the command in the folder of {missing}.py, or put that folder on PYTHONPATH"
-        raise Fault(f"no module {missing!r}{remedy}{nearest(name, (m.name for m in pkgutil.iter_modules(paths) if m.name[0] != '_'))}") from error
+        public = [m.name for m in pkgutil.iter_modules(paths) if not m.name.startswith("_")]
+        raise Fault(f"no module {missing!r}{remedy}{nearest(name, public)}") from error
     except (ImportError, SyntaxError) as error:
         raise Fault(f"{statement.format()!r} fails: {first_line(error)}") from error
 
