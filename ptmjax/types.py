@@ -19,6 +19,9 @@ Batch = Mapping[str, Array]
 PyTree = Any
 
 
+INT32 = 2**31 - 1  # steps, rows and ids are counted in int32 on a device
+
+
 class UserError(ValueError):
     """A fault that the user can mend: one line that says what, where and how; the commands exit with code 2."""
 
@@ -34,6 +37,13 @@ def at_least(least: int, **values: int) -> None:
     for name, value in values.items():
         if value < least:
             raise UserError(f"{name} is {value}; it must be at least {least}")
+
+
+def at_most(most: float, **values: float) -> None:
+    """UserError where a named number is above `most`."""
+    for name, value in values.items():
+        if value > most:
+            raise UserError(f"{name} is {value}; it must be at most {most}")
 
 
 def pytree(cls):

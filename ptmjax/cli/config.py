@@ -42,7 +42,7 @@ def load(files: Sequence[str], bindings: Sequence[str] = ()) -> None:
     bind_all(bindings)
     _check_names()
     for scope, selector, argument, value in _bindings():
-        with located(WHERE[scope, selector, argument]):
+        with located(_origin(scope, selector, argument)):
             _check_value(selector, argument, value)
 
 
@@ -56,14 +56,45 @@ def configured(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args, **kwargs):
         try:
             return target(*args, **kwargs)
-        except UserError as error:  # gin appends where it was called
-            raise UserError(first_line(error)) from error
+        except UserError as error:
+            raise blamed(error) from error
         except (TypeError, RuntimeError) as error:
             if missing := _missing(str(error)):
                 raise UserError(missing) from error
             raise
 
     return call
+
+
+_CALL = re.compile(r"In call to configurable '(\w+)' \(.*?\)(?: in scope '([^']*)')?$", re.M)
+
+
+def blamed(error: UserError) -> UserError:
+    """The fault in one line. gin appends in which calls it came up, innermost first: where one of them was given the argument
+    that the fault names ("steps is 0"), the line begins with the place of that binding."""
+    message = first_line(error)
+    named = re.match(r"(\w+) is ", message)
+    for called, scope in _CALL.findall(str(error)) if named else ():
+        given = [(at, selector) for at, selector, argument, _ in _bindings()
+                 if argument == named[1] and selector.rpartition(".")[2] == called and f"{scope}/".startswith(f"{at}/" if at else "")]
+        if given:
+            return UserError(f"{_origin(*max(given, key=lambda g: len(g[0])), named[1])}: {called}.{message}")
+    return UserError(message)
+
+
+def _origin(scope: str, selector: str, argument: str, above: tuple[str, ...] = ()) -> str:
+    """Where the value of an argument was written: of a macro, where that was set."""
+    macro = _macro_of(_gin._CONFIG[scope, selector][argument])
+    if macro is None or macro in above:
+        return WHERE[scope, selector, argument]
+    return _origin(macro, MACRO, "value", (*above, macro))
+
+
+def _set_at(value: Any) -> str:
+    """Where the macros inside a list, tuple or dict were set."""
+    inside = [] if _macro_of(value) is not None else _gin.iterate_references(value)
+    macros = sorted({macro for r in inside if (macro := _macro_of(r)) is not None})
+    return "".join(f"; %{macro} is set at {_origin(macro, MACRO, 'value')}" for macro in macros)
 
 
 def _missing(message: str) -> str | None:
@@ -107,7 +138,7 @@ def _check_names() -> None:
 
 
 def _check_value(selector: str, argument: str, value: Any) -> None:
-    value = _plain(value, ())
+    value, written = _plain(value, ()), value
     if not annotations.finite(value):
         raise Fault(f"{argument} = {value!r} is not finite: a saved configuration cannot hold it")
     function = constructor(_gin._REGISTRY[selector].wrapped)
@@ -116,7 +147,7 @@ def _check_value(selector: str, argument: str, value: Any) -> None:
     is_default = parameter is not None and type(parameter.default) is type(value) and parameter.default == value
     if not is_default and not annotations.fits(value, wanted):
         name = selector.rpartition(".")[2]
-        raise Fault(f"{name}.{argument} wants {annotations.shown(wanted)}, not {value!r}{_remedy(value, wanted)}")
+        raise Fault(f"{name}.{argument} wants {annotations.shown(wanted)}, not {value!r}{_remedy(value, wanted)}{_set_at(written)}")
 
 
 def _plain(value: Any, above: tuple[str, ...]) -> Any:
@@ -181,7 +212,8 @@ def operative() -> str:
     """
     used = _gin._OPERATIVE_CONFIG
     selectors = {s for _, s in used} | {r.configurable.selector for r in _gin.iterate_references(used)}
-    modules = sorted({module for s in selectors if (module := _path(s)[0])})
+    imported = {i.module for i in _gin._IMPORTS if not i.module.startswith("__gin__")}  # one that only registers a task has no selector
+    modules = sorted(imported | {module for s in selectors if (module := _path(s)[0])})
     bindings = {_key(scope, selector, a): _written(v) for (scope, selector), taken in used.items() for a, v in taken.items()}
     head = ["from __gin__ import dynamic_registration", *(f"import {module}" for module in modules), ""]
     order = sorted(bindings, key=lambda key: ("." in key, key))  # macros first

@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
     stage = held.stages[-1]
     if not isinstance(stage.objective, Rtd):
         raise UserError(f"the run in {args.workdir} has no discriminator: train one with an ELECTRA file, such as electra_demo.gin")
-    task, build = held.data(stage, args.cache).task, held.build(stage)
+    task, build = session.task(args, held), held.build(stage)
     step, params = session.parameters(args.workdir, session.on_one_device(build))
     batch = session.rows(args.text, task)
 

@@ -5,12 +5,12 @@ import json
 
 import jax
 
-from ptmjax.cli import readout, session
+from ptmjax.cli import folder, readout, session
 from ptmjax.parallel.mesh import make_mesh
 from ptmjax.parallel.sharding import rows_sharding
 from ptmjax.training import loop
 from ptmjax.training.step import make_eval
-from ptmjax.types import at_least
+from ptmjax.types import INT32, at_least, at_most
 
 HELP = "evaluate the newest checkpoint of a work folder on held-out text, every record once"
 
@@ -26,10 +26,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.batch is not None:
         at_least(1, batch=args.batch)
+        at_most(INT32, batch=args.batch)
     session.join(args)
     held, mesh = session.saved(args.workdir), make_mesh(args.mesh)
     stage = held.stages[-1]
     data, rows = held.data(stage, args.cache), args.batch or stage.batch
+    data.check_rows(rows, "--batch")
+    folder.check_data(args.workdir, len(held.stages) - 1, folder.described(data))
     plan = loop.plan_of(held.stage(data), mesh, held.seed)
     plan = dataclasses.replace(plan, rows=rows, micro=1)
     step, params = session.parameters(args.workdir, plan.abstract.params)

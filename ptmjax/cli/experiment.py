@@ -2,9 +2,13 @@
 import collections
 import functools
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import jax
+import numpy as np
 
 from ptmjax.cli import quiet
 from ptmjax.data import loader, order
@@ -15,7 +19,7 @@ from ptmjax.parallel.distributed import first_alone
 from ptmjax.training import loop
 from ptmjax.training.build import Build
 from ptmjax.training.loop import Every, Optimizer
-from ptmjax.types import UserError, at_least
+from ptmjax.types import INT32, UserError, at_least, at_most
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,7 @@ class Stage:
 
     def __post_init__(self):
         at_least(1, steps=self.steps, batch=self.batch, micro=self.micro)
+        at_most(INT32, steps=self.steps, batch=self.batch)
         given = {"heldout": self.heldout, "dupe_factor": self.dupe_factor}
         at_least(1, **{name: value for name, value in given.items() if value is not None})
 
@@ -62,6 +67,9 @@ class Experiment:
 
     def __post_init__(self):
         at_least(1, keep=self.keep, stages=len(self.stages))
+        at_most(INT32, steps=sum(stage.steps for stage in self.stages))
+        at_least(0, seed=self.seed)
+        at_most(2**32 - 1, seed=self.seed)
 
     def build(self, stage: Stage) -> Build:
         return Build(self.networks, self.ties, stage.frozen, self.compute)
@@ -130,6 +138,14 @@ class Data:
             real = (math.prod(leaf.shape) - leaf.unused) // math.prod(leaf.shape[1:])
             if name.endswith(("/tokens/table", "/mlm/table")) and real < size:
                 raise UserError(f"{name} is a table for {real} ids, the vocabulary of {self.task.name} has {size}: raise its size")
+
+    def check_rows(self, rows: int, what: str = "Stage.batch") -> None:
+        """UserError where this process' share of a batch is larger than the memory of its machine."""
+        row = sum(math.prod(shape) * np.dtype(kind).itemsize for shape, kind in self.source.spec.values())
+        there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        if rows // jax.process_count() * row > there:
+            raise UserError(f"{what} is {rows}; its rows of {row} bytes are more than the memory of this machine "
+                            f"({there / 2**30:.0f} GiB): lower it")
 
     def prepare(self) -> tuple[Records, Records]:
         """Both splits, built where they lack. To be called on all processes: they wait for each other."""

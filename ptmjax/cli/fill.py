@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
             raise UserError(f"there is no {MARK} in {text!r}: put one where a word is to be found")
     held = session.saved(args.workdir)
     stage, objective = held.stages[-1], held.stages[-1].objective
-    task, build = held.data(stage, args.cache).task, held.build(stage)
+    task, build = session.task(args, held), held.build(stage)
     step, params = session.parameters(args.workdir, session.on_one_device(build))
     console = Console(soft_wrap=True)
     console.print(f"step {step} of {args.workdir}", highlight=False)

@@ -8,6 +8,7 @@ import difflib
 import functools
 import importlib
 import inspect
+import os
 import pkgutil
 import re
 import sys
@@ -87,7 +88,7 @@ def find(name: str, where: str) -> epath.Path:
 def read(path: epath.Path, above: tuple[epath.Path, ...] = ()) -> None:
     """One file and what it includes, as gin.parse_config_file would."""
     try:
-        text = path.read_text()
+        text = path.read_text().removeprefix("\ufeff")  # what some editors put before a text
     except UnicodeDecodeError:
         raise UserError(f"{path}: this is not text; give a gin file") from None
     with _gin._parse_scope() as context:
@@ -135,6 +136,8 @@ def _take(context: _gin.ParseContext, statement: Any, where: str) -> None:
 def _import(context: _gin.ParseContext, statement: _parser.ImportStatement) -> None:
     if statement.module.startswith("__gin__") and statement.format() != _DYNAMIC:
         raise Fault(f"unknown {statement.format()!r}; write {_DYNAMIC!r}")
+    if (here := os.getcwd()) not in sys.path:  # `ptmjax`, unlike `python -m ptmjax`, does not look where it is called
+        sys.path.append(here)
     try:
         with quiet.imports():  # a file of tasks brings TensorFlow
             context.process_import(statement)
@@ -144,7 +147,9 @@ def _import(context: _gin.ParseContext, statement: _parser.ImportStatement) -> N
             raise Fault(f"{statement.module} needs the module {missing!r}, which is not installed") from error
         parent, _, name = missing.rpartition(".")
         paths = getattr(importlib.import_module(parent), "__path__", []) if parent else None
-        raise Fault(f"no module {missing!r}{nearest(name, (m.name for m in pkgutil.iter_modules(paths)))}") from error
+        remedy = "" if parent else f": run the command in the folder of {missing}.py, or put that folder on PYTHONPATH"
+        public = [m.name for m in pkgutil.iter_modules(paths) if not m.name.startswith("_")]
+        raise Fault(f"no module {missing!r}{remedy}{nearest(name, public)}") from error
     except (ImportError, SyntaxError) as error:
         raise Fault(f"{statement.format()!r} fails: {first_line(error)}") from error
 

@@ -12,7 +12,7 @@ import numpy as np
 from etils import epath
 
 import ptmjax
-from ptmjax.cli import config
+from ptmjax.cli import config, folder
 from ptmjax.cli.experiment import Experiment
 from ptmjax.data.task import Task
 from ptmjax.parallel import distributed
@@ -55,6 +55,13 @@ def saved(workdir: epath.Path) -> Experiment:
     if not path.is_file():
         raise UserError(f"{workdir} holds no run (there is no {config.SAVED} in it): train one with `ptmjax train --workdir={workdir}`")
     return experiment([str(path)], [])
+
+
+def task(args: argparse.Namespace, held: Experiment) -> Task:
+    """The last stage's task; UserError where its vocabulary is not the one that the run in the work folder was trained with."""
+    data = held.data(held.stages[-1], args.cache)
+    folder.check_vocabulary(args.workdir, data, len(held.stages) - 1)
+    return data.task
 
 
 def about() -> str:

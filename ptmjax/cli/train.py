@@ -2,18 +2,18 @@
 import argparse
 import contextlib
 import functools
-import itertools
 import json
+import math
 import os
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import jax
 from etils import epath
 from rich.console import Console
 
-from ptmjax.cli import config, readout, session
+from ptmjax.cli import config, folder, readout, session
 from ptmjax.cli.experiment import Data, Experiment
 from ptmjax.cli.watchers import Progress, TensorBoard
 from ptmjax.convert import published
@@ -25,9 +25,6 @@ from ptmjax.training.state import Plan, TrainState
 from ptmjax.types import UserError
 
 HELP = "train an experiment (a gin file) in a work folder; called again, it goes on or says that it is done"
-FREE = ("STEPS", "Stage.steps", "Stage.micro", "Experiment.mesh", "Experiment.keep", "Experiment.every", "Every.log", "Every.evaluate",
-        "Every.save", "Every.nonfinite")
-
 WRITTEN = {
     "curve.png": "the loss curve",
     "summary.json": "the last evaluation and its baselines",
@@ -35,6 +32,7 @@ WRITTEN = {
     "checkpoints": "the newest states",
     "tensorboard": "for `tensorboard --logdir`",
     "config.gin": "the whole configuration",
+    "data.json": "what data it is trained on",
 }
 
 
@@ -54,17 +52,23 @@ def run(args: argparse.Namespace) -> int:
     with fitting():
         stages = [experiment.stage(d) for d in data]
         for stage, d in zip(stages, data):
+            d.check_rows(stage.rows)
             d.check_vocabulary(stage.build)
-            loop.rehearse(loop.plan_of(stage, mesh, experiment.seed), d.source.spec, d.heldout_source.spec)
+            plan = loop.plan_of(stage, mesh, experiment.seed)
+            loop.rehearse(plan, d.source.spec, d.heldout_source.spec)
+            check_memory(plan)
         born = initial(experiment, args.workdir, stages[0], console)
     config.check_used()
-    first_alone(lambda: take(args.workdir), f"--workdir {args.workdir}")
-    console.print(f"{stages[-1].build.count():,} parameters, mesh {dict(mesh.shape)}", highlight=False)
-    for d in data:  # on all processes: they wait for each other
-        console.print(d.told(), highlight=False)
-    train(args, experiment, mesh, stages, console, born)
-    if jax.process_index() == 0:
-        conclude(args, data[-1], console)
+    steps, described = sum(stage.steps for stage in stages), [folder.described(d) for d in data]
+    with contextlib.ExitStack() as held:
+        first_alone(lambda: held.push(folder.take(args.workdir, described, steps)), f"--workdir {args.workdir}")
+        console.print(f"{stages[-1].build.count():,} parameters, mesh {dict(mesh.shape)}", highlight=False)
+        for d in data:  # on all processes: they wait for each other
+            console.print(d.told(), highlight=False)
+        with within_memory():
+            train(args, experiment, mesh, stages, console, born)
+        if jax.process_index() == 0:
+            conclude(args, data[-1], console, steps)
     return 0
 
 
@@ -73,13 +77,37 @@ def fitting() -> Iterator[None]:
     """Around what is built and traced before any folder is made: parts that do not fit together are a UserError that says where."""
     try:
         yield
-    except UserError:
-        raise
-    except (TypeError, ValueError, KeyError) as e:
+    except UserError as e:
+        raise config.blamed(e) from e
+    except (TypeError, ValueError, KeyError, IndexError, OverflowError, MemoryError) as e:
         frames = [f for f in traceback.extract_tb(e.__traceback__) if f"{os.sep}ptmjax{os.sep}" in f.filename]
         where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "?"
         fault = f"{type(e).__name__}: {e}".splitlines()[0]
         raise UserError(f"the parts of this configuration do not fit together, at {where}: {fault} (PTMJAX_TRACEBACK=1 shows more)") from e
+
+
+def check_memory(plan: Plan) -> None:
+    """UserError where parameters and optimizer alone are more than the devices hold."""
+    plain = [x for x in jax.tree.leaves(plan.abstract) if not jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)]
+    needed = sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in plain)
+    device = jax.local_devices()[0]
+    shared = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // jax.local_device_count()  # of a CPU, that tells no limit
+    limit = (device.memory_stats() or {}).get("bytes_limit") or shared
+    if needed > limit:
+        raise UserError(f"the parameters and the optimizer's state take {needed / 2**30:.0f} GiB a device, which has {limit / 2**30:.1f}: "
+                        "choose smaller sizes, or spread them by Experiment.mesh (fsdp, model)")
+
+
+@contextlib.contextmanager
+def within_memory() -> Iterator[None]:
+    """Around training: a device that has no more memory is a UserError."""
+    try:
+        yield
+    except (jax.errors.JaxRuntimeError, MemoryError) as e:
+        if isinstance(e, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" not in str(e):
+            raise
+        what = (str(e).splitlines() or ["MemoryError"])[0][:120]
+        raise UserError(f"no memory is left ({what}): lower Stage.batch, raise Stage.micro, or spread the run by Experiment.mesh") from e
 
 
 def initial(experiment: Experiment, workdir: epath.Path, stage: loop.Stage, console: Console) -> Callable[[Plan], TrainState]:
@@ -88,24 +116,6 @@ def initial(experiment: Experiment, workdir: epath.Path, stage: loop.Stage, cons
         return Plan.create
     say = lambda text: console.print(text, highlight=False)
     return functools.partial(published.born, published.initial(experiment.init_from, stage.build, say))
-
-
-def take(workdir: epath.Path) -> None:
-    """Makes the work folder this run's; a UserError where it is something else's. An earlier configuration is kept beside."""
-    try:
-        if workdir.exists() and not workdir.is_dir():
-            raise UserError(f"--workdir {workdir} is a file: name a folder")
-        there = {p.name for p in workdir.iterdir()} if workdir.is_dir() else set()
-        if config.SAVED not in there and there - {f"{config.SAVED}.partial"}:
-            raise UserError(f"--workdir {workdir} holds files that are no ptmjax run: name a new or empty folder")
-        if other := config.same_run(workdir, FREE):
-            raise UserError(f"--workdir {workdir} holds another run ({'; '.join(other[:3])}): name another folder, or keep its settings")
-        if config.SAVED in there and config.same_run(workdir):
-            kept = next(name for n in itertools.count(1) if (name := f"config.{n}.gin") not in there)
-            (workdir / config.SAVED).copy(workdir / kept)
-        config.save(workdir)
-    except OSError as e:
-        raise UserError(f"--workdir {workdir} cannot be used ({e.strerror or e}): name another folder") from e
 
 
 def train(args: argparse.Namespace, experiment: Experiment, mesh, stages: list[loop.Stage], console: Console,
@@ -120,16 +130,43 @@ def train(args: argparse.Namespace, experiment: Experiment, mesh, stages: list[l
             if done:
                 say(f"going on from step {done} of {steps}")
             board = stack.enter_context(contextlib.closing(TensorBoard(args.workdir / "tensorboard", done)))
-            return [stack.enter_context(Progress(steps, done, console)), board]
+            return [stack.enter_context(Progress(steps, done, console)), board, Lost(say)]
 
         loop.train(stages, args.workdir, mesh, seed=experiment.seed, every=experiment.every, keep=experiment.keep, watch=watch, say=say,
                    born=born)
 
 
-def conclude(args: argparse.Namespace, data: Data, console: Console) -> None:
+class Lost:
+    """Says once that scored positions find no slot: they are lost to the loss (a watcher)."""
+
+    def __init__(self, say: Callable[[str], None]):
+        self.say, self.told = say, False
+
+    def trained(self, line: Mapping, seconds: float, tokens: int) -> None:
+        self.evaluated(line)
+
+    def evaluated(self, line: Mapping) -> None:
+        if not self.told and (share := lost(line)):
+            self.told = True
+            self.say(f"step {line['step']}: {share:.1%} of the scored positions find no slot and are left out of the loss: raise the slots "
+                     "of the objective, or lower the rate of the corruption")
+
+
+def lost(line: Mapping) -> float:
+    """The greatest share of scored positions without a slot that a line tells of."""
+    return max((x for name, x in line.items() if name.endswith("overflow") and x is not None), default=0.0)
+
+
+def conclude(args: argparse.Namespace, data: Data, console: Console, steps: int) -> None:
     """What was reached, against what is reached without context, and where everything lies."""
     found, how = readout.summary(args.workdir, data), readout.shown_masked(data)
     readout.curve(args.workdir, found, how)
+    if (step := found.get("step")) == steps:
+        console.print(f"held out at step {step}:", highlight=False)
+    else:
+        last = "never evaluated" if step is None else f"last evaluated at step {step}, which is shown here"
+        how_to = f"`ptmjax eval --workdir={args.workdir}` evaluates it"
+        console.print(f"the run stands at step {steps} and was {last}: {how_to}", highlight=False)
     control = config.find(args.gin_files[0], "--gin_file").with_suffix(".control.json")
     for table in readout.tables(found, json.loads(control.read_text()) if control.is_file() else None, how):
         console.print(table)

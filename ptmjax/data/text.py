@@ -24,17 +24,21 @@ _FAULTS = (OSError, EOFError, lzma.LZMAError, zlib.error)  # gzip.BadGzipFile is
 
 
 def files(paths: str | Sequence[str]) -> list[epath.Path]:
-    """The files that `paths` name, globs expanded in sorted order; UserError where one names nothing."""
+    """The files that `paths` name, globs expanded in sorted order; UserError where one names nothing. What is there under the very
+    name, such as a[1].txt, is no glob."""
     found = []
     for path in [paths] if isinstance(paths, str) else paths:
+        if not path:
+            raise UserError("the path of a text is empty: name a file")
         parts = epath.Path(path).parts
         first = next((i for i, part in enumerate(parts) if re.search(r"[*?\[]", part)), None)
-        if first is None:
+        if first is None or epath.Path(path).exists():
             matches = [epath.Path(path)]
         else:
             matches = sorted(epath.Path(*parts[:first] or (".",)).glob("/".join(parts[first:])))
         if not matches or not matches[0].exists():
-            raise UserError(f"text {path} does not exist: check the path")
+            looked = "" if "://" in str(path) or Path(path).is_absolute() else f" in {Path.cwd()}, where the command runs"
+            raise UserError(f"text {path} does not exist{looked}: check the path")
         found += matches
     if not found:
         raise UserError("no text is given: name at least one file")

@@ -8,17 +8,19 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from ptmjax.nn.dropout import dropout
+from ptmjax.nn.dropout import check_rate, dropout
 from ptmjax.nn.norm import Norm
 from ptmjax.nn.param import Init, padded, param, rows
 from ptmjax.nn.positions import positions
-from ptmjax.types import Array, Batch, Key, UserError, constrain
+from ptmjax.types import INT32, Array, Batch, Key, UserError, at_least, at_most, constrain
 
 
 class Table(nnx.Module):
     """batch[feature] [B, L] -> [B, L, D]. A vocabulary is padded to a multiple of 128; small tables (types) are not."""
 
     def __init__(self, feature: str, size: int, width: int, *, vocabulary: bool = True, init: Init = 0.02, key: Array):
+        at_least(1, size=size, width=width)
+        at_most(INT32, size=size)
         self.feature, self.axis = feature, "vocab" if vocabulary else None
         self.table = param(key, (padded(size) if vocabulary else size, width), (self.axis, "embed"), init, real=size)
 
@@ -31,6 +33,7 @@ class Positions(nnx.Module):
     """Learned absolute positions: [1 or B, L, D] from a table of `length` rows."""
 
     def __init__(self, length: int, width: int, *, init: Init = 0.02, key: Array):
+        at_least(1, length=length, width=width)
         self.table = param(key, (length, width), (None, "embed"), init)
 
     def __call__(self, batch: Batch) -> Array:
@@ -45,6 +48,7 @@ class Embedder(nnx.Module):
 
     def __init__(self, parts: Mapping[str, Callable], width: int, *, norm: str | None = "layer", eps: float = 1e-12, rate: float = 0.1,
                  key: Array):
+        check_rate(rate=rate)
         keys = jax.random.split(key, len(parts) + 1)
         self.parts = nnx.Dict({name: part(key=k) for (name, part), k in zip(sorted(parts.items()), keys)})
         self.norm = None if norm is None else Norm(width, norm, eps, key=keys[-1])

@@ -10,7 +10,7 @@ from ptmjax.nn.linear import Linear, product
 from ptmjax.nn.mlp import activation
 from ptmjax.nn.norm import Norm
 from ptmjax.nn.param import Init, padded, param, rows
-from ptmjax.types import Array, Slots, constrain
+from ptmjax.types import Array, Slots, at_least, constrain
 
 NEVER = -1e9  # the score of a padded vocabulary entry: finite, so that 0 * NEVER stays 0
 
@@ -33,6 +33,7 @@ class VocabularyHead(nnx.Module):
                  eps: float = 1e-12, bias: bool = True, scaled: bool = False, init: Init = 0.02, key: Array):
         a, b, c = jax.random.split(key, 3)
         embed = width if embed is None else embed
+        at_least(1, size=size, width=width, embed=embed)
         if act is None and embed != width:
             raise ValueError(f"with act None nothing maps width {width} to a table of width {embed}")
         self.size, self.act = size, None if act is None else activation(act)
@@ -66,6 +67,7 @@ class Classifier(nnx.Module):
     """act(h W + b) W' + b': of the first position (BERT's pooler and NSP head), or of every one (ELECTRA's discriminator)."""
 
     def __init__(self, classes: int, width: int, *, first: bool = True, act: str = "tanh", init: Init = 0.02, key: Array):
+        at_least(1, classes=classes, width=width)
         a, b = jax.random.split(key)
         self.first, self.act = first, activation(act)
         self.dense = Linear(width, width, ("embed", None), init=init, key=a)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import jax
 from flax import nnx
 
-from ptmjax.types import Array, Batch, Key, PyTree, Slots, fold
+from ptmjax.types import Array, Batch, Key, PyTree, Slots, fold, one_of
 
 
 class Encoded(NamedTuple):
@@ -56,8 +56,13 @@ class Network(nnx.Module):
 
     def head(self, name: str, h: Array, where: Slots | None = None, candidates: Array | None = None) -> Array:
         """Scores [..., V] or [..., C]: of all positions or of the slots, of all classes or of candidates [..., C]."""
-        return self.heads[name](h, where, candidates)
+        return self.named(name)(h, where, candidates)
+
+    def named(self, name: str) -> Callable:
+        """A head; UserError where the network has none of that name."""
+        one_of("head", name, self.heads)
+        return self.heads[name]
 
     def nll(self, name: str, h: Array, targets: Array, where: Slots | None = None) -> tuple[Array, Array]:
         """(cross entropy, hit) of targets; a head may have its own way (adaptive, chunked, vocabulary-parallel)."""
-        return self.heads[name].nll(h, targets, where)
+        return self.named(name).nll(h, targets, where)

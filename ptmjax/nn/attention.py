@@ -43,7 +43,7 @@ class Attention(nnx.Module):
 
     def __init__(self, width: int, heads: int, *, size: int | None = None, scaled: bool = True, bias: bool = True, init: Init = 0.02,
                  key: Array):
-        at_least(1, width=width, heads=heads)
+        at_least(1, width=width, heads=heads, **({} if size is None else {"size": size}))
         if size is None and width % heads:
             raise UserError(f"width {width} does not divide by {heads} heads")
         self.heads, self.scaled, keys = heads, scaled, jax.random.split(key, 4)

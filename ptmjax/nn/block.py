@@ -9,7 +9,7 @@ import jax
 from flax import nnx
 
 from ptmjax.nn.attention import Attention
-from ptmjax.nn.dropout import dropout
+from ptmjax.nn.dropout import check_rate, dropout
 from ptmjax.nn.mlp import Mlp
 from ptmjax.nn.norm import Norm
 from ptmjax.nn.param import Init
@@ -28,6 +28,7 @@ class Layer(nnx.Module):
 
     def __init__(self, attention: Attention, mlp: Mlp, cross: Attention | None, norm: Callable[[], Norm], *, pre: bool, rate: float,
                  attention_rate: float):
+        check_rate(rate=rate, attention_rate=attention_rate)
         self.pre, self.rate, self.attention_rate = pre, rate, attention_rate
         self.attention, self.mlp, self.cross = attention, mlp, cross
         self.norms = nnx.Dict({name: norm() for name in ("attention", "mlp") + ("cross",) * (cross is not None)})
@@ -98,6 +99,7 @@ class Final(nnx.Module):
     [(Block, 12), (Final, 1)]."""
 
     def __init__(self, width: int, *, norm: str = "layer", eps: float = 1e-12, rate: float = 0.0, key: Array):
+        check_rate(rate=rate)
         self.norm, self.rate = Norm(width, norm, eps, key=key), rate
 
     def __call__(self, state: Array, context: dict[str, Array], memory: PyTree, key: Key | None,

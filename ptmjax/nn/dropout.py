@@ -31,10 +31,16 @@ def bits(key: Key, shape: tuple[int, ...]) -> Array:
     return mix(mix(place * jnp.uint32(GOLDEN) ^ row) + (second ^ row))
 
 
+def check_rate(**rates: float) -> None:
+    """UserError where a named rate is none: for constructors, so that it is found before a batch is."""
+    for name, rate in rates.items():
+        if not 0 <= rate < 1:
+            raise UserError(f"{name} is {rate}; it must be at least 0 and below 1")
+
+
 def dropout(x: Array, rate: float, key: Key | None) -> Array:
     """[B, ...]: keeps a value with probability 1 - rate and scales it up; key None (evaluation) keeps all."""
-    if not 0 <= rate < 1:
-        raise UserError(f"dropout rate is {rate}; it must be at least 0 and below 1")
+    check_rate(rate=rate)
     if key is None or rate == 0:
         return x
     keep = bits(key, x.shape[1:]) >= jnp.uint32(round(rate * 2**32))

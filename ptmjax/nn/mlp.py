@@ -7,10 +7,10 @@ import functools
 import jax
 from flax import nnx
 
-from ptmjax.nn.dropout import dropout
+from ptmjax.nn.dropout import check_rate, dropout
 from ptmjax.nn.linear import Linear
 from ptmjax.nn.param import Init
-from ptmjax.types import Array, Key, constrain, one_of
+from ptmjax.types import Array, Key, at_least, constrain, one_of
 
 ACTIVATIONS = {
     "gelu": functools.partial(jax.nn.gelu, approximate=False),
@@ -35,6 +35,8 @@ class Mlp(nnx.Module):
     """
 
     def __init__(self, width: int, hidden: int, act: str, *, rate: float = 0.0, bias: bool = True, init: Init = 0.02, key: Array):
+        at_least(1, width=width, hidden=hidden)
+        check_rate(rate=rate)
         a, b, c = jax.random.split(key, 3)
         self.rate, self.act = rate, activation(act.removeprefix(GATED))
         self.wi = Linear(width, hidden, ("embed", "mlp"), bias=bias, init=init, key=a)

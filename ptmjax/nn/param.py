@@ -5,13 +5,14 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from ptmjax.types import Array, UserError
+from ptmjax.types import INT32, Array, UserError, at_least, at_most
 
 nnx.use_eager_sharding(False)  # names stay metadata until a mesh is chosen; nnx would otherwise demand one here
 
 Init = float | str  # a standard deviation (normal cut at two of them, as BERT), or one of LAWS
 LAWS = ("fan_in", "fan_in_cut", "glorot", "normal", "ones", "zeros")
 CUT = 0.87962566  # the standard deviation of a normal cut at two of its own
+WIDEST = 1000.0  # a standard deviation beyond this is a slip: the first product would overflow sooner or later
 VOCAB_MULTIPLE = 128  # vocabularies are padded to this, never to the mesh: checkpoints do not depend on it
 
 
@@ -35,6 +36,8 @@ def draw(key: Array, shape: tuple[int, ...], init: Init, fan_in: int | None = No
         return jax.random.uniform(key, shape, minval=-1) * math.sqrt(6 / (shape[0] + shape[-1]))
     if isinstance(init, str):
         raise UserError(f"init is {init!r}; it may be a standard deviation or one of {', '.join(map(repr, LAWS))}")
+    at_least(0, init=init)
+    at_most(WIDEST, init=init)
     return init * jax.random.truncated_normal(key, -2, 2, shape)
 
 
@@ -43,6 +46,8 @@ def param(key: Array, shape: tuple[int, ...], names: tuple[str | None, ...], ini
     """A parameter whose axes are called `names`; past the first `real` entries of its first axis lies padding, never counted."""
     if len(names) != len(shape):
         raise ValueError(f"{len(names)} axis names {names} for a parameter of shape {shape}")
+    if not 1 <= min(shape, default=1) <= max(shape, default=1) <= INT32:
+        raise UserError(f"a parameter with axes {names} is of shape {shape}: every size must be at least 1 and at most {INT32}")
     unused = 0 if real is None else (shape[0] - real) * math.prod(shape[1:])
     return nnx.Param(draw(key, shape, init, fan_in), out_sharding=names, unused=unused)
 

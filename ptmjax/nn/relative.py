@@ -11,7 +11,7 @@ from flax import nnx
 
 from ptmjax.nn.linear import product
 from ptmjax.nn.param import Init, param
-from ptmjax.types import Array, Batch, UserError, constrain
+from ptmjax.types import Array, Batch, UserError, at_least, constrain
 
 
 def distances(buckets: int, reach: int) -> np.ndarray:
@@ -45,6 +45,7 @@ class Relative(nnx.Module):
     """
 
     def __init__(self, heads: int, *, buckets: int = 32, reach: int = 128, both: bool = True, init: Init = "glorot", key: Array):
+        at_least(1, heads=heads)
         distances(buckets // 2 if both else buckets, reach)  # a fault is told before the first batch
         self.reach, self.both = reach, both
         self.table = param(key, (buckets, heads), (None, "heads"), init)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from ptmjax.types import Array, Key, PyTree, fold, one_of
+from ptmjax.types import Array, Key, PyTree, UserError, fold, one_of
 
 REMAT = {
     "none": None,
@@ -28,6 +28,9 @@ class Stack(nnx.Module):
 
     def __init__(self, groups: Sequence[tuple[Callable, int]], *, remat: str = "none", loop: bool = False, key: Array):
         one_of("remat", remat, REMAT)
+        for number, (_, n) in enumerate(groups, 1):
+            if n < 1:
+                raise UserError(f"groups is given a count of {n} in group {number}; give at least 1, or leave the group out")
         self.remat, self.loop, self.counts = remat, loop, tuple(n for _, n in groups)
         keys = jax.random.split(key, len(groups))
         self.groups = nnx.List([stacked(block, n, k) for (block, n), k in zip(groups, keys)])

@@ -1,5 +1,9 @@
 """train, eval, fill, inspect and list on a tiny network, in this process; and every fault of a user as one line."""
 import json
+import os
+import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -45,6 +49,24 @@ def ptmjax(home, capsys, monkeypatch):
         return code, out.out, out.err
 
     return run
+
+
+@pytest.fixture(scope="module")
+def trained(home):
+    """Two steps, in a folder that is only to be copied (`short`)."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(home))
+        patch.chdir(home)
+        assert main(["train", "--gin_file=tiny.gin", "--gin.STEPS=2", "--workdir=trained", "--cache=cache"]) == 0
+    return home / "trained"
+
+
+@pytest.fixture
+def short(trained, home):
+    """A work folder of its own that stands at step 2."""
+    shutil.copytree(trained, home / "short")
+    yield home / "short"
+    shutil.rmtree(home / "short")
 
 
 def train(ptmjax, *more):
@@ -120,6 +142,32 @@ def test_inspect_and_list(ptmjax):
     (["--gin.Stage.steps=0"], "steps"),
     (["--gin.Stage.steps=-4"], "steps"),
     (["--gin.Mlm.slots=0"], "slots"),
+    (["--gin.STEPS=0"], "--gin.STEPS: Stage.steps is 0"),
+    (["--gin.STEPS='a'"], "--gin.STEPS: Stage.steps wants int"),
+    (["--gin.RATE=2.0"], "--gin.RATE: Embedder.rate is 2.0"),
+    (["--gin.Block.rate=2.0"], "--gin.Block.rate: Block.rate is 2.0"),
+    (["--gin.Block.hidden=0"], "--gin.Block.hidden: Block.hidden is 0"),
+    (["--gin.D=0"], "--gin.D: "),
+    (["--gin.HEADS=0"], "--gin.HEADS: Block.heads is 0"),
+    (["--gin.V=0"], "--gin.V: "),
+    (["--gin.V=100000000000"], "--gin.V: "),
+    (["--gin.V=2000000000"], "GiB a device"),
+    (["--gin.Block.hidden=100000000000"], "every size must be"),
+    (["--gin.Block.init=-1.0"], "--gin.Block.init: Block.init is -1.0"),
+    (["--gin.tokens/Table.init=1e30"], "--gin.tokens/Table.init: Table.init is 1e+30"),
+    (["--gin.Block.eps=-1.0"], "--gin.Block.eps: Block.eps is -1.0"),
+    (["--gin.Stack.groups=[(@block.Block, 0)]"], "--gin.Stack.groups: Stack.groups is given a count of 0"),
+    (["--gin.Experiment.seed=99999999999999999999999"], "--gin.Experiment.seed: Experiment.seed is"),
+    (["--gin.Experiment.seed=-1"], "seed is -1"),
+    (["--gin.STEPS=100000000000000"], "--gin.STEPS: Stage.steps is"),
+    (["--gin.Stage.batch=1000000000000"], "--gin.Stage.batch: Stage.batch is"),
+    (["--gin.Stage.batch=2000000000"], "Stage.batch"),
+    (["--gin.Mlm.head='foo'"], "head is 'foo'; it may be one of 'mlm'"),
+    (["--gin.linear.peak=-1.0"], "--gin.linear.peak: linear.peak is -1.0"),
+    (["--gin.AdamW.b1=2.0"], "--gin.AdamW.b1: AdamW.b1 is 2.0"),
+    (["--gin.AdamW.eps=-1.0"], "--gin.AdamW.eps: "),
+    (["--gin.AdamW.clip=0.0"], "--gin.AdamW.clip: "),
+    (["--gin.AdamW.decay=-5.0"], "--gin.AdamW.decay: "),
     (["--processes=2"], "--coordinator"),
     (["--sped=3"], "--sped"),
 ])
@@ -150,7 +198,72 @@ def test_a_folder_that_is_something_else_is_left_alone(ptmjax, home):
 
 
 def test_a_longer_run_goes_on(ptmjax, home):
-    assert train(ptmjax, "--workdir=longer", "--gin.STEPS=2")[0] == 0
-    code, out, _ = train(ptmjax, "--workdir=longer", "--gin.STEPS=4")
-    assert code == 0 and "going on from step 2 of 4" in out
+    """And both say, once, that one slot is too few for the scored positions."""
+    code, out, _ = train(ptmjax, "--workdir=longer", "--gin.STEPS=2", "--gin.Mlm.slots=1")
+    assert code == 0 and out.count("find no slot") == 1 and "step 1: " in out, out
+    code, out, _ = train(ptmjax, "--workdir=longer", "--gin.STEPS=4", "--gin.Mlm.slots=1")
+    assert code == 0 and "going on from step 2 of 4" in out and out.count("find no slot") == 1, out
     assert read_lines(home / "longer/metrics.jsonl")[-1]["step"] == 4
+
+
+def test_a_run_on_other_data_is_refused(ptmjax, short):
+    """Text, vocabulary, row length or holdout changed under a run: one line, nothing is written. An older run has no data.json."""
+    saved = short / "data.json"
+    good = json.loads(saved.read_text())
+    assert len(good) == 1 and good[0]["task"] == "tiny" and len(good[0]["vocabulary"]) == 64
+    for name, value, commands, words in (
+            ("train", "tiny-train-0", ("train", "eval"), "training records"), ("validation", "tiny-validation-0", ("train", "eval"), "validation"),
+            ("rows", {}, ("train", "eval"), "row length"), ("vocabulary", "0" * 64, ("train", "eval", "fill", "export"), "vocabulary")):
+        saved.write_text(json.dumps([good[0] | {name: value}]))
+        before = {p: p.read_bytes() for p in short.rglob("*") if p.is_file()}
+        for command in commands:
+            more = {"train": ["--gin_file=tiny.gin", "--gin.STEPS=4"], "fill": ["a [MASK]"], "export": ["--to=out"]}.get(command, [])
+            code, out, err = ptmjax(command, "--workdir=short", *more)
+            assert code == 2 and len(err.splitlines()) == 1 and words in err and "other data" in err, (name, command, out, err)
+        assert {p: p.read_bytes() for p in short.rglob("*") if p.is_file()} == before
+    for text in ("[1]", "{", "\u00ff"):
+        saved.write_text(text, encoding="latin-1")
+        code, _, err = ptmjax("eval", "--workdir=short")
+        assert code == 2 and len(err.splitlines()) == 1 and "data.json" in err
+    saved.unlink()
+    for rows, words in (("99999999999999", "batch is 99999999999999"), ("2000000000", "memory of this machine")):
+        code, _, err = ptmjax("eval", "--workdir=short", f"--batch={rows}")
+        assert code == 2 and len(err.splitlines()) == 1 and words in err
+    assert ptmjax("eval", "--workdir=short")[0] == 0 and not saved.exists()
+    assert train(ptmjax, "--workdir=short", "--gin.STEPS=2")[0] == 0 and json.loads(saved.read_text()) == good
+
+
+LOCKER = "import fcntl, sys; f = open(sys.argv[1], 'a'); fcntl.flock(f, fcntl.LOCK_EX); print('held', flush=True); sys.stdin.read()"
+
+
+def test_one_training_run_at_a_time(ptmjax, short):
+    """The second is told; eval and fill go on beside the first; after kill -9 nothing is in the way."""
+    before = {p: p.read_bytes() for p in short.rglob("*") if p.is_file()}
+    other = subprocess.Popen([sys.executable, "-c", LOCKER, str(short / "train.lock")], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert other.stdout.readline() == b"held\n"
+        code, out, err = train(ptmjax, "--workdir=short", "--gin.STEPS=4")
+        assert code == 2 and len(err.splitlines()) == 1 and "is at work there" in err and f"process {os.getpid()}" in err, out + err
+        assert {p: p.read_bytes() for p in short.rglob("*") if p.is_file()} == before
+        assert ptmjax("fill", "--workdir=short", "a [MASK]")[0] == 0
+    finally:
+        other.kill()
+        other.communicate()
+    code, out, _ = train(ptmjax, "--workdir=short", "--gin.STEPS=4")
+    assert code == 0 and "going on from step 2 of 4" in out
+
+
+def test_fewer_steps_than_are_done_are_refused(ptmjax, short):
+    """And where a saved step was never evaluated, what is shown says of which step it is."""
+    before = {p: p.read_bytes() for p in short.rglob("*") if p.is_file()}
+    code, out, err = train(ptmjax, "--workdir=short", "--gin.STEPS=1")
+    assert code == 2 and len(err.splitlines()) == 1 and "stands at step 2" in err and "end at 1" in err, out + err
+    assert {p: p.read_bytes() for p in short.rglob("*") if p.is_file()} == before
+    *first, last = read_lines(short / "metrics.jsonl")
+    assert last["set"] == "validation" and last["step"] == 2
+    (short / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in [first[0], last | {"step": 1}, *first[1:]]))
+    code, out, _ = train(ptmjax, "--workdir=short", "--gin.STEPS=2")
+    assert code == 0 and "stands at step 2 and was last evaluated at step 1" in out and "unigram" in out, out
+    (short / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in first))
+    code, out, _ = train(ptmjax, "--workdir=short", "--gin.STEPS=2")
+    assert code == 0 and "was never evaluated" in out and "unigram" not in out, out

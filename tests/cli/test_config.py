@@ -216,6 +216,12 @@ def test_a_misspelling_on_the_command_line(folder, binding, words):
     assert all(w in message for w in words), message
 
 
+def test_a_byte_order_mark_is_passed_over(folder):
+    (folder / "run.gin").write_text("\ufeff" + RUN)
+    config.load(["run.gin"])
+    assert train()[1] == 10
+
+
 def test_a_misspelt_file(folder):
     message = fault(files=["rum.gin"])
     assert "'rum.gin'" in message and "'run.gin'" in message
@@ -271,6 +277,7 @@ def test_a_file_without_dynamic_registration_is_told_how(folder):
         ("Network.parts={'a': @Network()}", ["Mapping"]),
         ("Stack.groups=[(@Block, 1.5)]", ["Sequence"]),
         ("Stack.groups=[@Block]", ["Sequence"]),
+        ("Stack.groups=[(%WIDTH, %STEPS)]", ["Sequence", "%STEPS is set at run.gin:4", "%WIDTH is set at", "family.gin:3"]),
         ("train.net=@Network", ["wants Network", "()"]),
         ("train.net=@Stack()", ["wants Network"]),
         ("Block.rate=1e999", ["not finite"]),
@@ -278,7 +285,7 @@ def test_a_file_without_dynamic_registration_is_told_how(folder):
 )
 def test_a_wrong_type_is_found_at_load(folder, binding, words):
     message = fault(binding)
-    assert message.startswith("run.gin:7" if binding.startswith("STEPS") else f"--gin.{binding.partition('=')[0]}"), message
+    assert message.startswith(f"--gin.{binding.partition('=')[0]}"), message
     assert all(w in message for w in words), message
 
 
@@ -404,3 +411,24 @@ def test_same_run_lists_what_differs_but_for_what_may(folder, tmp_path):
     assert config.same_run(tmp_path, {"STEPS", "train.name"}) == ["parts.network.Block.rate: 0.1 -> 0.5"]
     config.load(["run.gin"], ["Network.stack=None"])
     assert train()[0].stack is None
+
+
+def test_a_module_that_only_registers_is_imported_by_the_saved_configuration(folder, tmp_path, monkeypatch):
+    """It is found where the command runs, as for `python -m`; from elsewhere one line says what to do."""
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if p])
+    (folder / "registers_only.py").write_text("DONE = True\n")
+    (folder / "run.gin").write_text(RUN.replace("import parts.loop\n", "import parts.loop\nimport registers_only\n"))
+    config.load(["run.gin"])
+    train()
+    config.save(tmp_path / "out")
+    saved = str(tmp_path / "out" / "config.gin")
+    assert "import registers_only" in config.operative().splitlines()
+    del sys.modules["registers_only"]
+    config.load([saved])
+    train()
+    assert sys.modules["registers_only"].DONE and config.operative() == (tmp_path / "out" / "config.gin").read_text()
+    del sys.modules["registers_only"]
+    sys.path.remove(str(folder))
+    monkeypatch.chdir(tmp_path)
+    assert "no module 'registers_only': run the command in the folder of registers_only.py, or put that folder on PYTHONPATH" in fault(
+        files=[saved])

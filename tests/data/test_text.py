@@ -158,3 +158,18 @@ def test_sentences_lose_only_space(text):
     found = sentences(text)
     assert "".join("".join(found).split()) == "".join(text.split())
     assert all(sentence == sentence.strip() != "" for sentence in found)
+
+
+def test_a_text_whose_name_looks_like_a_glob_is_read(tmp_path):
+    (tmp_path / "bracket[1].txt").write_text("one")
+    assert read(tmp_path / "bracket[1].txt") == ["one"]
+    (tmp_path / "bracket1.txt").write_text("two")
+    assert read(tmp_path / "bracket[1].txt") == ["one"] and read(tmp_path / "bracket[12].txt") == ["two"]
+
+
+def test_where_a_text_was_looked_for_is_told(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=f"text my.txt does not exist in {tmp_path}, where the command runs"):
+        read("my.txt")
+    with pytest.raises(UserError, match="path of a text is empty"):
+        read("")

@@ -1,0 +1,132 @@
+"""A work folder: one training run at a time, of one configuration, on one text and vocabulary."""
+import contextlib
+import fcntl
+import itertools
+import json
+import os
+import socket
+from collections.abc import Iterator, Sequence
+
+from etils import epath
+
+from ptmjax.cli import config
+from ptmjax.cli.experiment import Data
+from ptmjax.training.checkpoint import Checkpoints
+from ptmjax.types import UserError
+
+DATA = "data.json"
+LOCK = "train.lock"
+FREE = ("STEPS", "Stage.steps", "Stage.micro", "Experiment.mesh", "Experiment.keep", "Experiment.every", "Every.log", "Every.evaluate",
+        "Every.save", "Every.nonfinite")
+
+
+# ------------------------------------------------------------------ which data
+def described(data: Data) -> dict:
+    """What decides the rows of a stage, but for its corruption's own numbers: the keys of both splits in the cache (text, cut,
+    holdout), the vocabulary, shapes."""
+    rows = {name: f"{kind}{list(shape)}" for name, (shape, kind) in sorted(data.source.spec.items())}
+    return {"task": data.task.name, "train": data.training.folder.name, "validation": data.validation.folder.name,
+            "vocabulary": data.task.vocabulary.fingerprint, "rows": rows}
+
+
+MEANING = {"task": "task", "train": "training records (text, cut or holdout)", "validation": "validation records (text, cut or holdout)",
+           "vocabulary": "vocabulary", "rows": "row length or columns"}
+
+
+def saved_data(workdir: epath.Path) -> list[dict]:
+    """Of every stage what described() gave; [] for a run that has not saved it."""
+    path = workdir / DATA
+    try:
+        found = json.loads(path.read_text()) if path.exists() else []
+    except (OSError, ValueError) as e:
+        raise UserError(f"{path} cannot be read ({e}): delete it, `ptmjax train` writes it again") from e
+    if not isinstance(found, list) or not all(isinstance(stage, dict) for stage in found):
+        raise UserError(f"{path} is not a list of stages: delete it, `ptmjax train` writes it again")
+    return found
+
+
+def check_data(workdir: epath.Path, stage: int, now: dict) -> None:
+    """UserError where what `now` tells of a stage (all of described(), or a part) is not what the run was trained on."""
+    before = saved_data(workdir)
+    if stage >= len(before):
+        return
+    for name, value in now.items():
+        if name in before[stage] and before[stage][name] != value:
+            raise UserError(f"{workdir} holds a run on other data, its {MEANING[name]} changed ({short(before[stage][name])} -> "
+                            f"{short(value)}): put back what task {before[stage].get('task')!r} was, or train in another folder")
+
+
+def check_vocabulary(workdir: epath.Path, data: Data, stage: int) -> None:
+    """check_data of what a command needs that reads no text."""
+    check_data(workdir, stage, {"task": data.task.name, "vocabulary": data.task.vocabulary.fingerprint})
+
+
+def short(value: object) -> str:
+    return text if len(text := str(value)) <= 80 else f"{text[:77]}..."
+
+
+# ------------------------------------------------------------------ whose folder
+@contextlib.contextmanager
+def locked(workdir: epath.Path) -> Iterator[None]:
+    """Alone in the folder, or a UserError. The kernel gives the lock back whatever ends the process (kill -9 too); where the
+    file system has none (gs://, some network disks) the run goes on without."""
+    if "://" in str(workdir):
+        yield
+        return
+    with open(workdir / LOCK, "a+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as e:
+            file.seek(0)
+            raise UserError(f"--workdir {workdir}: another `ptmjax train` ({file.read().strip() or 'just started'}) is at work there: wait "
+                            "for its end, or name another folder") from e
+        except OSError:
+            pass
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+        file.flush()
+        yield
+
+
+def take(workdir: epath.Path, data: Sequence[dict], steps: int) -> contextlib.ExitStack:
+    """Makes the work folder this run's, and gives the lock on it, to be closed at the end; a UserError where it is something
+    else's, or stands beyond `steps`. An earlier configuration is kept beside.
+
+    data: described() of every stage.
+    """
+    with contextlib.ExitStack() as held:
+        try:
+            check_is_run(workdir)
+            workdir.mkdir(parents=True, exist_ok=True)
+            held.enter_context(locked(workdir))
+            if other := config.same_run(workdir, FREE):
+                shown = "; ".join(other[:3])
+                raise UserError(f"--workdir {workdir} holds another run ({shown}): name another folder, or keep its settings")
+            for number, stage in enumerate(data):
+                check_data(workdir, number, stage)
+            if (done := max(Checkpoints(workdir / "checkpoints").steps(), default=0)) > steps:
+                raise UserError(f"--workdir {workdir} stands at step {done}, the present settings end at {steps}: "
+                                f"give at least {done} steps, or name another folder")
+            write(workdir, data)
+        except OSError as e:
+            raise UserError(f"--workdir {workdir} cannot be used ({e.strerror or e}): name another folder") from e
+        return held.pop_all()
+
+
+def check_is_run(workdir: epath.Path) -> None:
+    if workdir.exists() and not workdir.is_dir():
+        raise UserError(f"--workdir {workdir} is a file: name a folder")
+    there = {p.name for p in workdir.iterdir()} if workdir.is_dir() else set()
+    if config.SAVED not in there and there - {f"{config.SAVED}.partial", LOCK}:
+        raise UserError(f"--workdir {workdir} holds files that are no ptmjax run: name a new or empty folder")
+
+
+def write(workdir: epath.Path, data: Sequence[dict]) -> None:
+    """config.gin, and what it is trained on beside it."""
+    if (workdir / config.SAVED).exists() and config.same_run(workdir):
+        there = {p.name for p in workdir.iterdir()}
+        (workdir / config.SAVED).copy(workdir / next(name for n in itertools.count(1) if (name := f"config.{n}.gin") not in there))
+    config.save(workdir)
+    partial = workdir / f"{DATA}.partial"
+    partial.write_text(json.dumps(list(data), indent=1) + "\n")
+    partial.replace(workdir / DATA)
