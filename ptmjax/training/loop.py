@@ -25,6 +25,7 @@ from jax.sharding import Mesh, NamedSharding
 from ptmjax.objectives.base import Objective
 from ptmjax.parallel.distributed import first_alone
 from ptmjax.parallel.sharding import rows_sharding
+from ptmjax.training import interrupt
 from ptmjax.training.build import Build, Leaf
 from ptmjax.training.checkpoint import Checkpoints
 from ptmjax.training.metrics import Files, Totals, number
@@ -166,6 +167,7 @@ def run_stage(run: Run, stage: Stage, plan: Plan, state: TrainState, begin: int,
     since, tokens = time.perf_counter(), 0
     with jax.set_mesh(run.mesh):
         for step in range(int(state.step) + 1, end + 1):
+            interrupt.check()
             batch = next(batches)
             state, metrics = step_fn(state, batch)
             tokens += sum(x.size for name, x in batch.items() if name in ("tokens", "decoder_tokens"))
