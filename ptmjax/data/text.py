@@ -78,9 +78,10 @@ def size_and_time(path: epath.Path) -> tuple[int, int]:
 def _known(memo: Path | None) -> dict[str, str]:
     try:
         known = json.loads(memo.read_text()) if memo is not None else {}
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
-    return known if isinstance(known, dict) else {}
+    whole = lambda x: isinstance(x, str) and re.fullmatch("[0-9a-f]{64}", x)  # any other is made anew
+    return {key: x for key, x in known.items() if whole(x)} if isinstance(known, dict) else {}
 
 
 def _remember(memo: Path, known: dict[str, str]) -> None:
