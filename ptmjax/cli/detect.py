@@ -37,6 +37,8 @@ def run(args: argparse.Namespace) -> int:
         return jax.nn.sigmoid(net.head("rtd", net.encode(batch).state)[..., 0])
 
     console, chances = Console(soft_wrap=True), np.asarray(replaced(params, batch))
+    if not np.isfinite(chances[batch["segments"] > 0]).all():
+        raise UserError(f"the scores of step {step} of {args.workdir} are not finite, the run came apart: lower its rate and train anew")
     console.print(f"step {step} of {args.workdir}", highlight=False)
     for row, chance, n in zip(batch["tokens"], chances, batch["segments"].sum(1)):
         ids = row[1 : n - 1]  # without CLS and SEP

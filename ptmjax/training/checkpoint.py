@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import itertools
 import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
 
 import jax
@@ -22,6 +23,7 @@ from ptmjax.parallel.distributed import everywhere
 from ptmjax.types import PyTree, UserError
 
 FORMAT = 2  # raise it when the tree changes, and keep reading the earlier ones
+DAMAGE = FileNotFoundError, NotADirectoryError, IsADirectoryError  # other faults of the disk may pass
 ADDED = {2: ("in_a_row",)}  # format -> what state.loop holds since then: zeros where an earlier one is read
 
 
@@ -43,7 +45,9 @@ class Checkpoints:
         """Whole steps, oldest first."""
         if not self.folder.exists():
             return []
-        return sorted(int(p.name) for p in self.folder.iterdir() if p.name.isdigit())
+        if not self.folder.is_dir():
+            raise UserError(f"{self.folder} is a file, not the folder of the checkpoints: move it away and start again")
+        return sorted(int(p.name) for p in self.folder.iterdir() if re.fullmatch("[0-9]+", p.name))
 
     def restore(self, like: Callable[[int], PyTree]) -> PyTree | None:
         """The newest step that can be read, placed as the ShapeDtypeStructs of like(step) say; None where there is no step.
@@ -83,7 +87,7 @@ class Checkpoints:
         except (UserError, MemoryError, jax.errors.JaxRuntimeError):
             raise
         except Exception as e:  # whatever a damaged file makes of Orbax
-            if isinstance(cause_of(e), OSError) and not isinstance(cause_of(e), FileNotFoundError):
+            if isinstance(cause_of(e), OSError) and not isinstance(cause_of(e), DAMAGE):
                 raise UserError(f"checkpoint {self.folder / str(step)} cannot be opened ({reason_of(e)}): mend that and start again") from e
             fault = e
         if everywhere(fault is None):  # before the sums, which all processes make together

@@ -216,6 +216,23 @@ def test_a_half_written_step_is_named_and_passed_over(folder):
     assert Checkpoints(folder).steps() == [3, 6, 9] and restored(folder)[1] == []
 
 
+def test_names_that_are_no_steps(folder):
+    """A file with a step's name is a damaged step; what int() does not read is nobody's."""
+    (folder / "\u00b2").mkdir()
+    (folder / "8").write_text("")
+    state, said = restored(folder)
+    assert bits(state) == bits(state_of(6)) and len(said) == 1 and f"{folder / '8'} cannot be read and was moved to broken-8-1" in said[0]
+    stored(folder, [8])
+    assert Checkpoints(folder).steps() == [3, 6, 8] and (folder / "broken-8-1").is_file()
+
+
+def test_a_file_in_the_place_of_the_folder(tmp_path):
+    (tmp_path / "checkpoints").write_text("")
+    for act in (restored, lambda folder: Checkpoints(folder).params({})):
+        with pytest.raises(UserError, match="checkpoints is a file, not the folder of the checkpoints: move it away"):
+            act(tmp_path / "checkpoints")
+
+
 def test_all_steps_broken(folder):
     for step in (3, 6):
         shutil.rmtree(folder / str(step))
