@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from ptmjax.cli import session
+from ptmjax.data.text import check_given
 from ptmjax.objectives.rtd import Rtd
 from ptmjax.types import Array, Batch, UserError
 
@@ -23,6 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if not 0 <= args.above <= 1:
         raise UserError(f"--above={args.above} is not a probability: give one in 0 .. 1")
+    check_given(args.text)
     held = session.saved(args.workdir)
     stage = held.stages[-1]
     if not isinstance(stage.objective, Rtd):

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from ptmjax.cli import session
+from ptmjax.data.text import check_given
 from ptmjax.data.vocabulary import Vocabulary
 from ptmjax.decode.spans import Span, greedy_spans
 from ptmjax.models.network import Network
@@ -33,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     at_least(1, top=args.top, longest=args.longest)
+    check_given(args.text)
     for text in args.text:
         if MARK not in text:
             raise UserError(f"there is no {MARK} in {text!r}: put one where a word is to be found")

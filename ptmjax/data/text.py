@@ -97,6 +97,15 @@ def _unreadable(path: epath.Path, error: Exception) -> UserError:
     return UserError(f"text {path} cannot be read ({reason}): give a readable UTF-8 text, plain, .gz or .xz")
 
 
+def check_given(texts: Sequence[str]) -> None:
+    """A UserError where an argument of the command line was not UTF-8: Python holds such bytes as lone surrogates."""
+    for text in texts:
+        try:
+            text.encode()
+        except UnicodeEncodeError as e:
+            raise UserError(f"the text {text!a} is not UTF-8: give it in that encoding") from e
+
+
 def _decode(raw: bytes, faults: collections.Counter) -> str:
     try:
         return raw.decode()

@@ -8,6 +8,7 @@ import functools
 import itertools
 import logging
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 
 import jax
@@ -40,6 +41,7 @@ class Checkpoints:
         self.saving: tuple[int, ocp.AsyncResponse] | None = None
         logging.getLogger("absl").setLevel(logging.CRITICAL)  # Orbax tells every step of a save,
         logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # and a damaged file in pages: it is named in one line below
+        warnings.filterwarnings("ignore", r"coroutine .* was never awaited", RuntimeWarning)  # it leaves those where a save or read fails
 
     def steps(self) -> list[int]:
         """Whole steps, oldest first."""
