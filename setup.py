@@ -52,5 +52,5 @@ setup(
     package_data={"ptmjax.tasks": ["shipped/*"], "ptmjax.gin": ["*.gin", "*.json", "family/*.gin"]},
     install_requires=REQUIREMENTS,
     extras_require={"test": TEST, "parity": PARITY},
-    entry_points={"console_scripts": ["ptmjax = ptmjax.cli.main:main"]},
+    entry_points={"console_scripts": ["ptmjax = ptmjax.__main__:console"]},
 )

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 CORE = {"types", "nn", "models", "objectives", "parallel", "training", "decode"}
 LAYERS = {  # layer -> what of ptmjax it may import, besides itself
     "__init__": set(),
-    "__main__": {"cli"},
+    "__main__": {"cli", "training.interrupt"},
     "types": set(),
     "nn": {"types"},
     "models": {"types", "nn"},

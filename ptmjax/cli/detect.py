@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from ptmjax.cli import session
+from ptmjax.data.text import check_given
 from ptmjax.objectives.rtd import Rtd
 from ptmjax.types import Array, Batch, UserError
 
@@ -23,6 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if not 0 <= args.above <= 1:
         raise UserError(f"--above={args.above} is not a probability: give one in 0 .. 1")
+    check_given(args.text)
     held = session.saved(args.workdir)
     stage = held.stages[-1]
     if not isinstance(stage.objective, Rtd):
@@ -37,6 +39,8 @@ def run(args: argparse.Namespace) -> int:
         return jax.nn.sigmoid(net.head("rtd", net.encode(batch).state)[..., 0])
 
     console, chances = Console(soft_wrap=True), np.asarray(replaced(params, batch))
+    if not np.isfinite(chances[batch["segments"] > 0]).all():
+        raise UserError(f"the scores of step {step} of {args.workdir} are not finite, the run came apart: lower its rate and train anew")
     console.print(f"step {step} of {args.workdir}", highlight=False)
     for row, chance, n in zip(batch["tokens"], chances, batch["segments"].sum(1)):
         ids = row[1 : n - 1]  # without CLS and SEP

@@ -1,7 +1,7 @@
 """ptmjax fill: what a model puts in the place of [MASK]: a token (masked language models) or a span (span corruption)."""
 import argparse
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from ptmjax.cli import session
+from ptmjax.data.text import check_given
 from ptmjax.data.vocabulary import Vocabulary
 from ptmjax.decode.spans import Span, greedy_spans
 from ptmjax.models.network import Network
@@ -33,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     at_least(1, top=args.top, longest=args.longest)
+    check_given(args.text)
     for text in args.text:
         if MARK not in text:
             raise UserError(f"there is no {MARK} in {text!r}: put one where a word is to be found")
@@ -50,9 +52,17 @@ def run(args: argparse.Namespace) -> int:
         found, show = spans(build, params, objective, args.text, task.vocabulary, args.longest), show_spans
     else:
         raise UserError(f"the run in {args.workdir} has neither a masked language model nor span corruption to fill with")
+    if not all(np.isfinite(x).all() for x in chances(found)):
+        raise UserError(f"the scores of step {step} of {args.workdir} are not finite, the run came apart: lower its rate and train anew")
     for text, one in zip(args.text, found):
         show(console, text, one, task.vocabulary)
     return 0
+
+
+def chances(found: Sequence[tuple[np.ndarray, np.ndarray]] | Sequence[list[Span]]) -> Iterator[np.ndarray]:
+    """What the model gave to each text, as probabilities or their logarithms."""
+    for one in found:
+        yield one[1] if isinstance(one, tuple) else np.array([span.log_p for span in one])
 
 
 # ------------------------------------------------------------------ a token each

@@ -16,6 +16,7 @@ from pathlib import Path
 import ptmjax
 import ptmjax.cli
 from ptmjax.cli import quiet
+from ptmjax.training import interrupt
 
 
 class Usage(Exception):
@@ -45,8 +46,11 @@ def main(argv: list[str] | None = None) -> int:
         return _run(sys.argv[1:] if argv is None else argv)
     except KeyboardInterrupt:
         print("ptmjax: interrupted", file=sys.stderr)
-        return 130
+        return interrupt.CODE
     except Exception as error:
+        if interrupt.asked():  # what a package makes of an interrupt while it is imported
+            print("ptmjax: interrupted", file=sys.stderr)
+            return interrupt.CODE
         if not _is_users(error):
             raise
         if os.environ.get("PTMJAX_TRACEBACK") == "1":
@@ -77,7 +81,9 @@ def _run(argv: list[str]) -> int:
     module = importlib.import_module(f"ptmjax.cli.{name}")
     parser = _Parser(prog=f"ptmjax {name}", description=known[name], allow_abbrev=False)
     module.add_arguments(parser)
-    return module.run(_options(parser, rest))
+    args = _options(parser, rest)
+    interrupt.busy()
+    return module.run(args)
 
 
 def _options(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespace:

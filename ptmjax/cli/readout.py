@@ -7,7 +7,8 @@ from etils import epath
 from rich.table import Table
 
 from ptmjax.cli.experiment import Data
-from ptmjax.training.metrics import read_lines
+from ptmjax.training.metrics import on_disk, read_lines
+from ptmjax.types import UserError
 
 
 def baselines(data: Data, batch: int = 256) -> dict[str, float]:
@@ -35,11 +36,15 @@ def baselines(data: Data, batch: int = 256) -> dict[str, float]:
 
 def summary(workdir: epath.Path, data: Data) -> dict:
     """The last evaluation beside its baselines, written to summary.json."""
-    last = next((line for line in reversed(read_lines(workdir / "metrics.jsonl")) if "set" in line), {})
-    timing = read_lines(workdir / "timing.jsonl")
+    last = next((line for line in reversed(read_lines(workdir / "metrics.jsonl")) if "set" in line), None)
+    if last is None:
+        raise UserError(f"{workdir / 'metrics.jsonl'} holds no evaluation, was it removed? Its lines are lost; `ptmjax eval "
+                        f"--workdir={workdir}` measures the newest checkpoint")
+    timing = read_lines(workdir / "timing.jsonl", "seconds", "tokens")
     out = last | baselines(data)
     out |= {"seconds": round(sum(line["seconds"] for line in timing), 1), "tokens": sum(line["tokens"] for line in timing)}
-    (workdir / "summary.json").write_text(json.dumps(out, indent=1) + "\n")
+    with on_disk(workdir / "summary.json"):
+        (workdir / "summary.json").write_text(json.dumps(out, indent=1) + "\n")
     return out
 
 
@@ -56,14 +61,20 @@ def tokens(found: Mapping) -> tuple[str, str] | None:
     return next((pair for pair in TOKENS if {*pair, "unigram"} <= found.keys()), None)
 
 
-def measures(found: Mapping) -> list[tuple[str, float, float]]:
-    """(what, how much, how much without looking) of the losses that are not on tokens."""
+def shown(x: float | None) -> str:
+    """A number of an evaluation; None is one that was not finite."""
+    return "not finite" if x is None else f"{x:.3f}"
+
+
+def measures(found: Mapping) -> list[tuple[str, float | None, float | None]]:
+    """(what, how much, how much without looking) of the losses that are not on tokens; None where that is not finite."""
     out = []
     for name in sorted({n.removesuffix("_recall_0") for n in found if n.endswith("_recall_0")}):
         recalls = [x for n, x in found.items() if n.startswith(f"{name}_recall_")]
-        out.append((f"balanced accuracy of {name}", sum(recalls) / len(recalls), 1 / len(recalls)))
+        out.append((f"balanced accuracy of {name}", None if None in recalls else sum(recalls) / len(recalls), 1 / len(recalls)))
     if {"f1", "replaced"} <= found.keys():
-        out.append(("F1 of replaced (calling all replaced)", found["f1"], 2 * found["replaced"] / (1 + found["replaced"])))
+        replaced = found["replaced"]
+        out.append(("F1 of replaced (calling all replaced)", found["f1"], None if replaced is None else 2 * replaced / (1 + replaced)))
     return out
 
 
@@ -76,7 +87,7 @@ def tables(found: Mapping, control: Mapping | None, how: str) -> list[Table]:
         two = Table("held out", "this run", *["control"] * bool(control), "without looking")
         others = {what: x for what, x, _ in measures(control)} if control else {}
         for what, x, none in rows:
-            two.add_row(what, f"{x:.3f}", *[f"{others[what]:.3f}" if what in others else ""] * bool(control), f"{none:.3f}")
+            two.add_row(what, shown(x), *[shown(others[what]) if what in others else ""] * bool(control), shown(none))
         out.append(two)
     return out
 
@@ -86,13 +97,13 @@ def table(found: Mapping, control: Mapping | None, how: str, name: str, accuracy
     out = Table("", title=f"held out{how}".replace("[", "\\["))
     for column in ("loss (nats)", "accuracy"):
         out.add_column(column, justify="right")
-    line = lambda what, loss, hits, style="": out.add_row(what, f"{loss:.3f}", "" if hits is None else f"{hits:.3f}", style=style)
+    line = lambda what, loss, hits, style="": out.add_row(what, shown(loss), hits if hits == "" else shown(hits), style=style)
     line("this run", found[name], found[accuracy], "bold")
     if control:
         line(f"recorded control, attention cut to the own position ({control['step']} steps)", control[name], control[accuracy])
     line("unigram of the training text / its most frequent token", found["unigram"], found["majority"])
     if "no_context_bound" in found:
-        line("no-context bound of the training loss (kept tokens can be copied)", found["no_context_bound"], None)
+        line("no-context bound of the training loss (kept tokens can be copied)", found["no_context_bound"], "")
     return out
 
 
@@ -104,8 +115,9 @@ def curve(workdir: epath.Path, found: Mapping, how: str) -> None:
     from matplotlib import pyplot
 
     lines = read_lines(workdir / "metrics.jsonl")
-    train = [(line["step"], line["loss"]) for line in lines if "set" not in line and line["loss"] is not None]
-    held = [(line["step"], line["loss"]) for line in lines if "set" in line]
+    finite = [line for line in lines if line.get("loss") is not None]
+    train = [(line["step"], line["loss"]) for line in finite if "set" not in line]
+    held = [(line["step"], line["loss"]) for line in finite if "set" in line]
     figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
     axes.plot(*zip(*train), color="tab:blue", alpha=0.35, linewidth=1, label="training batches (corrupted)")
     axes.plot(*zip(*held), color="tab:orange", marker="o", markersize=3, label=f"held out{how}")
@@ -113,6 +125,6 @@ def curve(workdir: epath.Path, found: Mapping, how: str) -> None:
         axes.axhline(found["unigram"], color="gray", linestyle="--", linewidth=1, label="unigram")
     axes.set(xlabel="step", ylabel="loss (nats)")
     axes.legend()
-    with (workdir / "curve.png").open("wb") as file:
+    with on_disk(workdir / "curve.png"), (workdir / "curve.png").open("wb") as file:
         figure.savefig(file, dpi=120, format="png")
     pyplot.close(figure)

@@ -1,10 +1,16 @@
 """Who looks on while a run trains: a progress bar (plain lines without a terminal) and TensorBoard."""
+import time
 from collections.abc import Mapping
 
 import rich.progress
-import tensorboardX
 from etils import epath
 from rich.console import Console
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.proto.summary_pb2 import Summary
+from tensorboardX.record_writer import directory_check
+
+from ptmjax.training.metrics import on_disk
 
 
 def shown(line: Mapping) -> str:
@@ -44,22 +50,35 @@ class Progress:
 
 
 class TensorBoard:
-    """The same numbers as metrics.jsonl; steps past `done` of a run that was taken up again are purged."""
+    """The same numbers as metrics.jsonl; steps past `done` of a run that was taken up again are purged.
+
+    Written by the thread that trains, at once into memory and to disk at every evaluation and at the end: the writer that
+    tensorboardX offers first has a thread of its own, which dies of a full disk and then holds up who gives it numbers, for
+    ever. Here that is a UserError of one line.
+    """
 
     def __init__(self, folder: epath.Path, done: int):
-        self.writer = tensorboardX.SummaryWriter(str(folder), purge_step=done + 1)
+        self.folder = folder
+        with on_disk(folder):
+            directory_check(str(folder))
+            self.file = EventsWriter(str(folder / "events"))
+            self.file.write_event(Event(wall_time=time.time(), step=done + 1, session_log=SessionLog(status=SessionLog.START)))
+            self.file.flush()
 
     def trained(self, line: Mapping, seconds: float, tokens: int) -> None:
-        self.write("train", line)
-        self.writer.add_scalar("train/tokens_per_second", tokens / seconds, line["step"])
+        self.write("train", line | {"tokens_per_second": tokens / seconds})
 
     def evaluated(self, line: Mapping) -> None:
         self.write(line["set"], line)
+        with on_disk(self.folder):
+            self.file.flush()
 
     def write(self, where: str, line: Mapping) -> None:
-        for name, x in line.items():
-            if name not in ("step", "set") and x is not None:
-                self.writer.add_scalar(f"{where}/{name}", x, line["step"])
+        numbers = {f"{where}/{name}": x for name, x in line.items() if name not in ("step", "set") and x is not None}
+        values = [Summary.Value(tag=name, simple_value=float(x)) for name, x in numbers.items()]
+        with on_disk(self.folder):
+            self.file.write_event(Event(wall_time=time.time(), step=line["step"], summary=Summary(value=values)))
 
     def close(self) -> None:
-        self.writer.close()
+        with on_disk(self.folder):
+            self.file.close()

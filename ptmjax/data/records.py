@@ -8,15 +8,19 @@ import bisect
 import collections
 import concurrent.futures
 import contextlib
+import fcntl
 import functools
 import hashlib
 import itertools
 import json
 import multiprocessing
 import os
+import re
 import shutil
+import socket
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -34,6 +38,7 @@ FORMAT = 1  # layout of the folder and of a record
 CODE = 1  # raise it when text.py or windows.py give other records for the same text: caches are then built anew
 SMALL = 20_000_000  # bytes of text below which starting worker processes costs more than it gains
 SPLITS = ("train", "validation")
+DAY = 86400  # seconds
 
 
 # ------------------------------------------------------------------ source of the records
@@ -115,7 +120,8 @@ def build(task: Task, split: str, folder: str, workers: int | None = None, progr
     Raises:
         UserError: a fault of the text (text.py), a split without a record, or a damaged cache (Records).
 
-    Built in a temporary folder beside, then renamed: a killed build leaves only ".<name>-*", which may be deleted.
+    Built in a temporary folder beside, then renamed: a killed build leaves only ".<name>-*", which the next build of the task
+    removes.
     """
     if split not in SPLITS:
         raise UserError(f"split {split!r} is not known: use one of {', '.join(SPLITS)}")
@@ -130,7 +136,8 @@ def build(task: Task, split: str, folder: str, workers: int | None = None, progr
 def _make(task: Task, split: str, what: dict, final: Path, workers: int | None, progress: bool) -> None:
     try:
         final.parent.mkdir(parents=True, exist_ok=True)
-        part = Path(tempfile.mkdtemp(prefix=f".{final.name}-", dir=final.parent))
+        _sweep(task.name, final.parent)
+        part, lock = _part(final)
     except OSError as e:
         raise _no_room(final, e) from e
     try:
@@ -144,6 +151,42 @@ def _make(task: Task, split: str, what: dict, final: Path, workers: int | None, 
         raise _no_room(final, e) from e
     finally:
         shutil.rmtree(part, ignore_errors=True)
+        os.close(lock)
+
+
+def _part(final: Path) -> tuple[Path, int]:
+    """A temporary folder to build in, and its lock, which ends with this process however it ends."""
+    while True:
+        part = Path(tempfile.mkdtemp(prefix=f".{final.name}-{_host()}-", dir=final.parent))
+        lock = os.open(part, os.O_RDONLY)
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        if part.exists():
+            return part, lock
+        os.close(lock)  # another process took it for a leftover before it was locked
+
+
+def _sweep(task: str, folder: Path) -> None:
+    """Removes what killed builds of the task left: unlocked folders of this host (a lock may not reach others), and any that
+    nothing was written to for a day."""
+    named = re.compile(rf"\.{re.escape(task)}-({'|'.join(SPLITS)})-[0-9a-f]{{16}}-(?P<rest>.+)")
+    for path in folder.iterdir():
+        if not (found := named.fullmatch(path.name)):
+            continue
+        with contextlib.suppress(OSError):  # it is gone, locked or another user's
+            newest = max(p.stat().st_mtime for p in (path, *path.iterdir()))
+            if not found["rest"].startswith(f"{_host()}-") and time.time() - newest < DAY:
+                continue
+            lock = os.open(path, os.O_RDONLY)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(path)
+            finally:
+                os.close(lock)
+
+
+def _host() -> str:
+    return re.sub("[^A-Za-z0-9.]", "_", socket.gethostname())
 
 
 def _no_room(final: Path, fault: OSError) -> UserError:
@@ -214,11 +257,22 @@ class Records(Sequence):
             self.manifest = json.loads((self.folder / "manifest.json").read_text())
         except (OSError, ValueError) as e:
             raise self._damaged("manifest.json", "is missing or not JSON") from e
+        try:
+            self._take()
+        except UserError:
+            raise
+        except (KeyError, TypeError, AttributeError, IndexError, ValueError) as e:
+            raise self._damaged("manifest.json", "is damaged") from e
+
+    def _take(self) -> None:
+        """Reads the manifest, and holds the shards to it."""
         if self.manifest["format"] != FORMAT:
             raise self._damaged("manifest.json", f"has format {self.manifest['format']}, this code reads {FORMAT}")
         self._schema = {name: np.dtype(kind).newbyteorder("<") for name, kind in self.manifest["schema"].items()}
         self._ends = list(itertools.accumulate(shard["records"] for shard in self.manifest["files"]))
         self._readers, self._lock = {}, threading.Lock()
+        if not (self._ends and all(isinstance(end, int) and end >= 0 for end in self._ends) and isinstance(self.manifest["counts"], dict)):
+            raise ValueError("no files")
         for shard in self.manifest["files"]:
             path = self.folder / shard["file"]
             size = path.stat().st_size if path.is_file() else 0

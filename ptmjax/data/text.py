@@ -82,9 +82,10 @@ def size_and_time(path: epath.Path) -> tuple[int, int]:
 def _known(memo: Path | None) -> dict[str, str]:
     try:
         known = json.loads(memo.read_text()) if memo is not None else {}
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
-    return known if isinstance(known, dict) else {}
+    whole = lambda x: isinstance(x, str) and re.fullmatch("[0-9a-f]{64}", x)  # any other is made anew
+    return {key: x for key, x in known.items() if whole(x)} if isinstance(known, dict) else {}
 
 
 def _remember(memo: Path, known: dict[str, str]) -> None:
@@ -98,6 +99,15 @@ def _remember(memo: Path, known: dict[str, str]) -> None:
 def _unreadable(path: epath.Path, error: Exception) -> UserError:
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return UserError(f"text {path} cannot be read ({reason}): give a readable UTF-8 text, plain, .gz or .xz")
+
+
+def check_given(texts: Sequence[str]) -> None:
+    """A UserError where an argument of the command line was not UTF-8: Python holds such bytes as lone surrogates."""
+    for text in texts:
+        try:
+            text.encode()
+        except UnicodeEncodeError as e:
+            raise UserError(f"the text {text!a} is not UTF-8: give it in that encoding") from e
 
 
 def _decode(raw: bytes, faults: collections.Counter) -> str:

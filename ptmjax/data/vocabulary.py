@@ -90,11 +90,14 @@ class SentencePiece(Vocabulary):
 
     @functools.cached_property
     def _model(self) -> sentencepiece.SentencePieceProcessor:
-        proto = self._bytes
+        proto, fault = self._bytes, None
         try:
-            return sentencepiece.SentencePieceProcessor(model_proto=proto)
+            model = sentencepiece.SentencePieceProcessor(model_proto=proto)
         except (RuntimeError, ValueError) as e:
-            raise UserError(f"vocabulary {self.path} is not a SentencePiece model: train one with train_sentencepiece") from e
+            fault = e
+        if not proto or fault is not None or model.get_piece_size() == 0:  # of no bytes the library makes a model that fails at every call
+            raise UserError(f"vocabulary {self.path} is not a SentencePiece model: train one with train_sentencepiece") from fault
+        return model
 
     @functools.cached_property
     def fingerprint(self) -> str:

@@ -65,8 +65,11 @@ class WordPiece(Vocabulary):
             if held["model"]["type"] != "WordPiece":
                 raise UserError(f"vocabulary {self.path} holds a {held['model']['type']} model, not a WordPiece one")
             added = {int(x["id"]): x["content"] for x in held.get("added_tokens") or ()}
-        except (KeyError, TypeError, UnicodeDecodeError, json.JSONDecodeError) as e:
+            known = UNK in held["model"]["vocab"]
+        except (KeyError, TypeError, AttributeError, UnicodeDecodeError, json.JSONDecodeError) as e:
             raise self._wrong() from e
+        if not known:  # or the file is empty
+            raise self._wrong()
         return held | {"added_tokens": [], "post_processor": None, "truncation": None, "padding": None}, added
 
     def _wrong(self) -> UserError:
@@ -75,8 +78,6 @@ class WordPiece(Vocabulary):
     @functools.cached_property
     def _model(self) -> tokenizers.Tokenizer:
         held, _ = self._file
-        if UNK not in held["model"]["vocab"]:
-            raise self._wrong()
         try:
             return tokenizers.Tokenizer.from_str(json.dumps(held))
         except Exception as e:  # the library has no narrower class

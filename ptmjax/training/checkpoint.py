@@ -1,21 +1,30 @@
-"""Checkpoints through Orbax: written in the background, taken up on any mesh, and a broken one never stops a run."""
+"""Checkpoints through Orbax: written in the background, taken up on any mesh, and a broken one never stops a run.
+
+A step is kept with a check sum of each leaf (sums_of), so that a bit that flipped on disk counts as damage too.
+"""
 import contextlib
 import dataclasses
 import functools
 import itertools
 import logging
-from collections.abc import Callable, Mapping
+import re
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from etils import epath
 from jax.experimental import multihost_utils
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 from orbax.checkpoint import v1 as ocp
 
 from ptmjax.parallel.distributed import everywhere
 from ptmjax.types import PyTree, UserError
 
 FORMAT = 2  # raise it when the tree changes, and keep reading the earlier ones
+DAMAGE = FileNotFoundError, NotADirectoryError, IsADirectoryError  # other faults of the disk may pass
 ADDED = {2: ("in_a_row",)}  # format -> what state.loop holds since then: zeros where an earlier one is read
 
 
@@ -32,12 +41,15 @@ class Checkpoints:
         self.saving: tuple[int, ocp.AsyncResponse] | None = None
         logging.getLogger("absl").setLevel(logging.CRITICAL)  # Orbax tells every step of a save,
         logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # and a damaged file in pages: it is named in one line below
+        warnings.filterwarnings("ignore", r"coroutine .* was never awaited", RuntimeWarning)  # it leaves those where a save or read fails
 
     def steps(self) -> list[int]:
         """Whole steps, oldest first."""
         if not self.folder.exists():
             return []
-        return sorted(int(p.name) for p in self.folder.iterdir() if p.name.isdigit())
+        if not self.folder.is_dir():
+            raise UserError(f"{self.folder} is a file, not the folder of the checkpoints: move it away and start again")
+        return sorted(int(p.name) for p in self.folder.iterdir() if re.fullmatch("[0-9]+", p.name))
 
     def restore(self, like: Callable[[int], PyTree]) -> PyTree | None:
         """The newest step that can be read, placed as the ShapeDtypeStructs of like(step) say; None where there is no step.
@@ -64,24 +76,28 @@ class Checkpoints:
         for step in reversed(self.steps()):
             found, fault = self.attempt(step, functools.partial(part, like=like))
             if found is not None:
-                return step, found
+                return step, found["params"]
             self.say(f"checkpoint {self.folder / str(step)} cannot be read and is passed over: {fault}")
         return None
 
-    def attempt(self, step: int, read: Callable[[epath.Path], PyTree]) -> tuple[PyTree | None, str]:
+    def attempt(self, step: int, read: Callable[[epath.Path], tuple[PyTree, Mapping[str, int]]]) -> tuple[PyTree | None, str]:
         """(what was read, "") or, where the step is damaged for any process, (None, why). What may pass by itself (no access,
         no memory, a network) is raised: it must not cost a step."""
-        state, fault = None, None
+        state, sums, fault = None, {}, None
         try:
-            state = read(self.folder / str(step))
+            state, sums = read(self.folder / str(step))
         except (UserError, MemoryError, jax.errors.JaxRuntimeError):
             raise
         except Exception as e:  # whatever a damaged file makes of Orbax
-            if isinstance(cause_of(e), OSError) and not isinstance(cause_of(e), FileNotFoundError):
+            if isinstance(cause_of(e), OSError) and not isinstance(cause_of(e), DAMAGE):
                 raise UserError(f"checkpoint {self.folder / str(step)} cannot be opened ({reason_of(e)}): mend that and start again") from e
             fault = e
-        if everywhere(fault is None):
-            return state, ""
+        if everywhere(fault is None):  # before the sums, which all processes make together
+            found = sums_of(state) if sums else {}
+            wrong = next((name for name in sorted(sums) if found.get(name) != sums[name]), None)
+            if everywhere(wrong is None):
+                return state, ""
+            return None, f"the numbers of {wrong or 'a leaf'} are not those that were saved"
         return None, "another process could not read it" if fault is None else reason_of(fault)
 
     def set_aside(self, damaged: Mapping[int, str]) -> None:
@@ -102,7 +118,8 @@ class Checkpoints:
             if self.manager is None:  # it removes half-written steps
                 self.manager = ocp.training.Checkpointer(
                     self.folder, preservation_policy=ocp.training.preservation_policies.LatestN(self.keep), cleanup_tmp_directories=True)
-            self.saving = step, self.manager.save_async(step, state, force=True, custom_metadata={"format": FORMAT})
+            about = {"format": FORMAT, "sums": sums_of(state)}
+            self.saving = step, self.manager.save_async(step, state, force=True, custom_metadata=about)
         except Exception as e:
             raise self.failed(step, e) from e
 
@@ -136,7 +153,8 @@ def local_or_remote(folder: epath.PathLike) -> epath.Path:
     return path if "://" in str(folder) else path.absolute()
 
 
-def whole(path: epath.Path, like: PyTree) -> PyTree:
+def whole(path: epath.Path, like: PyTree) -> tuple[PyTree, Mapping[str, int]]:
+    """The state, and the sums that it was saved with ({}: before there were any)."""
     stored = ocp.metadata(path)
     version = format_of(path, stored)
     since = [name for at, names in ADDED.items() if version < at for name in names]
@@ -145,7 +163,7 @@ def whole(path: epath.Path, like: PyTree) -> PyTree:
     found = ocp.load(path, known)
     if since:
         found = dataclasses.replace(found, loop=found.loop | {name: np.zeros((), like.loop[name].dtype) for name in since})
-    return jax.tree.map(lambda x, wanted: respelt(x, wanted.sharding), found, like)
+    return jax.tree.map(lambda x, wanted: respelt(x, wanted.sharding), found, like), stored.custom_metadata.get("sums", {})
 
 
 def respelt(x: jax.Array, sharding: jax.sharding.Sharding) -> jax.Array:
@@ -156,13 +174,41 @@ def respelt(x: jax.Array, sharding: jax.sharding.Sharding) -> jax.Array:
     return jax.device_put(x, sharding)
 
 
-def part(path: epath.Path, like: PyTree) -> PyTree:
-    """The parameters alone."""
-    compare(path, ocp.metadata(path), {"params": like}, part="params/")
+def part(path: epath.Path, like: PyTree) -> tuple[PyTree, Mapping[str, int]]:
+    """The parameters alone, and their sums."""
+    stored = ocp.metadata(path)
+    compare(path, stored, {"params": like}, part="params/")
     context = ocp.Context()
     context.pytree.loading.partial_load = True
     with context:
-        return ocp.load(path, {"params": like})["params"]
+        found = ocp.load(path, {"params": like})
+    return found, {name: x for name, x in stored.custom_metadata.get("sums", {}).items() if name.startswith("params/")}
+
+
+def sums_of(tree: PyTree) -> dict[str, int]:
+    """path -> the leaf's bits as unsigned numbers of its width, added modulo 2 ** 32: exact, so the same on every mesh, and
+    another one after any single flipped bit. Made where the leaves live."""
+    named = leaves(tree)
+    meshes = [x.sharding.mesh for x in named.values() if isinstance(getattr(x, "sharding", None), NamedSharding)]
+    everywhere = NamedSharding(meshes[0], P()) if meshes else None  # each process can read them
+    return dict(zip(named, np.asarray(jax.jit(added, out_shardings=everywhere)(tuple(named.values()))).tolist())) if named else {}
+
+
+def added(arrays: Sequence[jax.Array]) -> jax.Array:
+    """uint32 [len(arrays)]."""
+    one = lambda x: jnp.sum(words(x).astype(jnp.uint32), dtype=jnp.uint32)
+    return jnp.stack([one(x) for x in arrays])
+
+
+def words(x: jax.Array) -> jax.Array:
+    """The bits of x as unsigned integers."""
+    if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
+        return jax.random.key_data(x)
+    if x.dtype == bool:
+        return x
+    if jnp.issubdtype(x.dtype, jnp.complexfloating):
+        return words(jnp.stack([x.real, x.imag]))
+    return jax.lax.bitcast_convert_type(x, jnp.dtype(f"uint{8 * min(x.dtype.itemsize, 4)}"))
 
 
 def cause_of(fault: BaseException) -> BaseException:

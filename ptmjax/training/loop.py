@@ -25,6 +25,7 @@ from jax.sharding import Mesh, NamedSharding
 from ptmjax.objectives.base import Objective
 from ptmjax.parallel.distributed import first_alone
 from ptmjax.parallel.sharding import rows_sharding
+from ptmjax.training import interrupt
 from ptmjax.training.build import Build, Leaf
 from ptmjax.training.checkpoint import Checkpoints
 from ptmjax.training.metrics import Files, Totals, number
@@ -113,7 +114,7 @@ def train(stages: Sequence[Stage], workdir: epath.PathLike, mesh: Mesh, *, seed:
         done = int(state.step)
         check_begin(int(state.loop["begin"]), done, begins[stage_at(done)])
         run = Run(mesh, every, checkpoints, [])
-        first_alone(lambda: run.watchers.extend(open_watchers(stack, folder, done, watch)), f"opening the files of {folder}")
+        first_alone(lambda: run.watchers.extend(open_watchers(stack, folder, done, watch, say)), f"opening the files of {folder}")
         for stage, plan, begin, end in zip(stages, plans, begins, ends):
             if done < end:
                 state = adopt(plan, state, begin) if 0 < begin == done else state
@@ -129,8 +130,9 @@ def check_begin(found: int, done: int, begin: int) -> None:
                         f"{begin}: give the stages before it their earlier number of steps")
 
 
-def open_watchers(stack: contextlib.ExitStack, folder: epath.Path, done: int, watch: Callable[[int], Sequence[Watcher]]) -> list[Watcher]:
-    return [stack.enter_context(contextlib.closing(Files(folder, done))), *watch(done)]
+def open_watchers(stack: contextlib.ExitStack, folder: epath.Path, done: int, watch: Callable[[int], Sequence[Watcher]],
+                  say: Callable[[str], None]) -> list[Watcher]:
+    return [stack.enter_context(contextlib.closing(Files(folder, done, say))), *watch(done)]
 
 
 def plan_of(stage: Stage, mesh: Mesh, seed: int) -> Plan:
@@ -166,6 +168,7 @@ def run_stage(run: Run, stage: Stage, plan: Plan, state: TrainState, begin: int,
     since, tokens = time.perf_counter(), 0
     with jax.set_mesh(run.mesh):
         for step in range(int(state.step) + 1, end + 1):
+            interrupt.check()
             batch = next(batches)
             state, metrics = step_fn(state, batch)
             tokens += sum(x.size for name, x in batch.items() if name in ("tokens", "decoder_tokens"))

@@ -2,7 +2,7 @@
 import contextlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 from etils import epath
@@ -24,11 +24,14 @@ def round_trip(x: float) -> float:
 class Lines:
     """A file of JSON lines with a `step` each. On opening, lines past step `keep` (and a half-written last one) are cut.
 
-    A disk that is full or cannot be written is a UserError.
+    A disk that is full or cannot be written is a UserError. `say` hears where the file of a run that stands at step `keep` is
+    gone: nothing brings its lines back, and the checkpoints are whole, so the run goes on.
     """
 
-    def __init__(self, path: epath.PathLike, keep: int):
+    def __init__(self, path: epath.PathLike, keep: int, say: Callable[[str], None] = print):
         self.path = epath.Path(path)
+        if keep and not self.path.exists():
+            say(f"{path} is gone: the lines of steps 1 to {keep} are lost, the run goes on without them")
         with on_disk(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             text = "".join(json.dumps(line) + "\n" for line in read_lines(self.path) if line["step"] <= keep)
@@ -51,8 +54,8 @@ class Lines:
 class Files:
     """metrics.jsonl and timing.jsonl of a run folder, cut to the first `keep` steps: who writes down what is trained."""
 
-    def __init__(self, folder: epath.PathLike, keep: int):
-        self.metrics, self.timing = (Lines(epath.Path(folder) / name, keep) for name in ("metrics.jsonl", "timing.jsonl"))
+    def __init__(self, folder: epath.PathLike, keep: int, say: Callable[[str], None] = print):
+        self.metrics, self.timing = (Lines(epath.Path(folder) / name, keep, say) for name in ("metrics.jsonl", "timing.jsonl"))
 
     def trained(self, line: Mapping, seconds: float, tokens: int) -> None:
         self.metrics.write(line)
@@ -72,23 +75,35 @@ def on_disk(path: epath.Path) -> Iterator[None]:
     try:
         yield
     except OSError as e:
-        raise UserError(f"{path} cannot be written ({e.strerror or e}): mend the disk and start again") from e
+        in_the_way = isinstance(e, (IsADirectoryError, NotADirectoryError, FileExistsError))
+        remedy = "move what lies there away" if in_the_way else "mend the disk"
+        raise UserError(f"{path} cannot be written ({e.strerror or e}): {remedy} and start again") from e
 
 
-def read_lines(path: epath.PathLike) -> list[dict]:
-    """The whole lines of a file that a killed process may have left half-written; [] where there is none."""
+def read_lines(path: epath.PathLike, *needed: str) -> list[dict]:
+    """The whole lines of a file that a killed process may have left half-written; [] where there is none.
+
+    A line that is no JSON object with a number under `step` and each of `needed` is a UserError.
+    """
     path = epath.Path(path)
     if not path.exists():
         return []
-    whole = path.read_text().split("\n")[:-1]
-    return [parsed(path, number, line) for number, line in enumerate(whole, 1)]
-
-
-def parsed(path: epath.Path, number: int, line: str) -> dict:
     try:
-        return json.loads(line)
-    except ValueError as e:
+        whole = path.read_bytes().split(b"\n")[:-1]
+    except OSError as e:
+        raise UserError(f"{path} cannot be read ({e.strerror or e}): mend that, or move it away, and start again") from e
+    return [parsed(path, number, line, ("step", *needed)) for number, line in enumerate(whole, 1)]
+
+
+def parsed(path: epath.Path, number: int, line: bytes, needed: Sequence[str]) -> dict:
+    try:
+        found = json.loads(line.decode())
+    except (ValueError, RecursionError) as e:
         raise UserError(f"{path}:{number} is not JSON ({e}): delete that line and start again") from e
+    for name in needed:
+        if not isinstance(found, dict) or type(found.get(name)) not in (int, float):
+            raise UserError(f"{path}:{number} has no number {name!r}: delete that line and start again")
+    return found
 
 
 class Totals:

@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 
+from ptmjax.cli import session
 from ptmjax.cli.main import main
 from ptmjax.training.metrics import read_lines
 
@@ -193,8 +194,27 @@ def test_a_folder_that_is_something_else_is_left_alone(ptmjax, home):
     for command in ("eval", "fill"):
         code, _, err = ptmjax(command, "--workdir=other", *(["a [MASK]"] if command == "fill" else []))
         assert code == 2 and "holds no run" in err
-    code, _, err = ptmjax("fill", "--workdir=run2", "no blank here")
-    assert code == 2 and "[MASK]" in err
+    for text, words in (("no blank here", "[MASK]"), ("\udcff [MASK]", "is not UTF-8")):
+        code, _, err = ptmjax("fill", "--workdir=run2", text)
+        assert code == 2 and words in err and len(err.splitlines()) == 1
+
+
+def test_scores_that_are_not_finite_and_lost_metrics_are_told(ptmjax, home, monkeypatch):
+    assert train(ptmjax, "--workdir=lost", "--gin.STEPS=2")[0] == 0
+    read = session.parameters
+    with monkeypatch.context() as patch:
+        patch.setattr(session, "parameters", lambda *about: (2, {name: x * np.nan for name, x in read(*about)[1].items()}))
+        code, out, err = ptmjax("fill", "--workdir=lost", "the [MASK]")
+        assert code == 2 and len(err.splitlines()) == 1 and "the scores of step 2 of lost are not finite" in err and "%" not in out
+    (home / "lost/metrics.jsonl").unlink()
+    before = (home / "lost/summary.json").read_text()
+    code, out, err = train(ptmjax, "--workdir=lost", "--gin.STEPS=2")
+    assert code == 2 and len(err.splitlines()) == 1 and "metrics.jsonl holds no evaluation" in err
+    assert (home / "lost/summary.json").read_text() == before
+    (home / "lost/metrics.jsonl").unlink()
+    code, out, err = train(ptmjax, "--workdir=lost", "--gin.STEPS=4")
+    assert code == 0 and not err and "metrics.jsonl is gone: the lines of steps 1 to 2 are lost, the run goes on without them" in out
+    assert [line["step"] for line in read_lines(home / "lost/metrics.jsonl")] == [3, 4, 4]
 
 
 def test_a_longer_run_goes_on(ptmjax, home):

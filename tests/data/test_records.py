@@ -167,7 +167,10 @@ def test_damaged_caches_are_named(task, tmp_path):
     for change in (zeros, flip):
         assert shard in damaged(change)
     assert "manifest.json" in damaged(lambda folder: (folder / "manifest.json").unlink())
-    assert "manifest.json" in damaged(lambda folder: (folder / "manifest.json").write_text("{"))
+    for broken in ("{", "{}", "[]", "3", '{"format": 1}', '{"format": 1, "schema": {}, "files": [], "counts": {}}',
+                   '{"format": 1, "schema": {}, "files": [3], "counts": {}}', "\udcff"):
+        write = lambda folder: (folder / "manifest.json").write_bytes(broken.encode(errors="surrogateescape"))
+        assert "manifest.json" in damaged(write), broken
     assert "counts.npy" in damaged(lambda folder: (folder / "counts.npy").write_bytes(b""))
     with pytest.raises(UserError, match="manifest.json"):
         Records(tmp_path / "nowhere")
@@ -196,8 +199,24 @@ def test_killed_builds_leave_no_half_cache(task, tmp_path):
         assert run.wait() == -signal.SIGKILL
         run.stdout.close()
         assert [p.name for p in cache.iterdir() if not p.name.startswith(".")] == []
-    assert len(list(cache.glob(".sea-*"))) == 2  # the leftovers
+        assert len(list(cache.glob(".sea-*"))) == 1  # a build removes what the one before left
+    for other in (".sea-train-0123456789abcdef-elsewhere-x", ".sea-side-train-0123456789abcdef-elsewhere-x", f".sea-train-key-{records._host()}-x"):
+        (cache / other).mkdir()
+    old = cache / ".sea-validation-0123456789abcdef-elsewhere-y"
+    old.mkdir()
+    os.utime(old, (1e9, 1e9))
     assert files(make(task, cache).folder) == files(make(task, tmp_path / "calm").folder)
+    assert {p.name for p in cache.glob(".sea*")} == {  # of another host and new, another task's, no build's
+        ".sea-train-0123456789abcdef-elsewhere-x", ".sea-side-train-0123456789abcdef-elsewhere-x", f".sea-train-key-{records._host()}-x"}
+
+
+def test_a_build_that_runs_is_no_leftover(task, tmp_path):
+    part, lock = records._part(tmp_path / "sea-train-0123456789abcdef")
+    records._sweep("sea", tmp_path)
+    assert part.exists()
+    os.close(lock)
+    records._sweep("sea", tmp_path)
+    assert not part.exists()
 
 
 def test_two_builders_at_once(task, tmp_path):

@@ -70,6 +70,10 @@ def test_missing_or_wrong_file(tmp_path):
     with pytest.raises(UserError, match="none.model cannot be read"):
         lazy.size
     (tmp_path / "wrong.model").write_bytes(b"not a model")
+    (tmp_path / "empty.model").write_bytes(b"")
+    for ask in (lambda v: v.size, lambda v: v.encode("a"), lambda v: v.special, lambda v: v.mask):
+        with pytest.raises(UserError, match="empty.model is not a SentencePiece model"):
+            ask(SentencePiece(str(tmp_path / "empty.model")))
     with pytest.raises(UserError, match="wrong.model is not a SentencePiece model"):
         SentencePiece(str(tmp_path / "wrong.model")).encode("a")
 

@@ -103,7 +103,7 @@ def test_faults_are_told(tmp_path):
     with pytest.raises(UserError, match="none.txt cannot be read"):
         WordPiece(tmp_path / "none.txt").size
     for name, content, what in (("a.txt", b"a\nb\n", "is not a WordPiece"), ("b.txt", b"\xff\xfe[UNK]\n", "is not a WordPiece"), ("c.json", b"{}", "is not a WordPiece"),
-                                ("d.json", b"nonsense", "is not a WordPiece"), ("e.txt", b"", "is not a WordPiece"),
+                                ("d.json", b"nonsense", "is not a WordPiece"), ("e.txt", b"", "is not a WordPiece"), ("h.json", b"[]", "is not a WordPiece"),
                                 ("f.json", b'{"model": {"type": "BPE", "vocab": {}}}', "holds a BPE model"),
                                 ("g.json", b'{"model": {"type": "WordPiece", "vocab": {"[UNK]": "x"}}}', "is not a WordPiece")):
         (tmp_path / name).write_bytes(content)

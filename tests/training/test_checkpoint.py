@@ -14,7 +14,7 @@ from orbax.checkpoint import v1 as ocp
 
 from ptmjax.parallel.mesh import make_mesh
 from ptmjax.training import checkpoint
-from ptmjax.training.checkpoint import FORMAT, Checkpoints, leaves
+from ptmjax.training.checkpoint import FORMAT, Checkpoints, leaves, sums_of
 from ptmjax.types import UserError
 from tests.training.test_step import plan
 
@@ -133,6 +133,67 @@ def test_each_damaged_file_is_harmless_or_costs_its_step_alone(two_steps, tmp_pa
     assert any("ocdbt.process_0/d/" in name for name in set_aside) and "_CHECKPOINT_METADATA" in set_aside, set_aside
 
 
+def altered(step, name, act):
+    """Writes step `step` of a folder again with leaf `name` altered, under the sums of what it was."""
+    state, about = state_of(int(step.name)), ocp.metadata(step).custom_metadata
+    paths, tree = jax.tree.flatten(state)
+    changed = [act(x) if n == name else x for n, x in zip(leaves(state), paths)]
+    shutil.rmtree(step)
+    with ocp.training.Checkpointer(step.parent) as manager:
+        manager.save(int(step.name), jax.tree.unflatten(tree, changed), custom_metadata=about)
+
+
+def flipped(bit):
+    """Of the middle number of x, that bit."""
+    def act(x):
+        raw = np.array(jax.random.key_data(x) if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) else x)
+        raw.reshape(-1).view(np.uint32)[raw.size // 2] ^= np.uint32(1 << bit)
+        return jax.random.wrap_key_data(raw) if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) else jnp.asarray(raw)
+
+    return act
+
+
+@pytest.mark.parametrize("name, bit", [("params/w", 0), ("params/w", 31), ("params/large", 12), ("carry/h", 30), ("rng", 5), ("step", 4)])
+def test_one_flipped_bit_costs_its_step(folder, name, bit):
+    """Numbers that can be read, but are not those that were saved; parameters alone are held to their own sums."""
+    altered(folder / "6", name, flipped(bit))
+    said, wanted = [], like(state_of(1)["params"])
+    step, params = Checkpoints(folder, say=said.append).params(wanted)
+    if name.startswith("params/"):
+        assert step == 3 and bits(params) == bits(state_of(3)["params"]) and name in said[0]
+    else:
+        assert step == 6 and said == []
+    state, said = restored(folder)
+    assert bits(state) == bits(state_of(3)) and Checkpoints(folder).steps() == [3]
+    assert len(said) == 1 and "broken-6-1" in said[0] and f"the numbers of {name} are not those that were saved" in said[0], said
+
+
+def test_flipped_bits_of_files_never_give_other_numbers(two_steps, tmp_path):
+    """In each file with numbers, at five places."""
+    names = [n for n in files_of(two_steps / "6") if "/d/" in n]
+    for number, (name, part) in enumerate((n, part) for n in names for part in (0.1, 0.3, 0.5, 0.7, 0.9)):
+        folder = shutil.copytree(two_steps, tmp_path / str(number))
+        raw = bytearray((folder / "6" / name).read_bytes())
+        raw[int(part * len(raw))] ^= 1 << number % 8
+        (folder / "6" / name).write_bytes(raw)
+        state, said = restored(folder)
+        assert bits(state) == bits(state_of(3 if said else 6)), (name, part)
+
+
+def test_sums_are_exact_and_see_every_kind():
+    tree = {"f": jnp.float32([1.0, -1.0]), "h": jnp.bfloat16([1.0]), "b": jnp.array([True, True, False]), "i": jnp.int32([-1, 2]),
+            "k": jax.random.key(5), "c": jnp.complex64([1 + 1j]), "u": jnp.uint8([255, 1]), "none": jnp.zeros((0, 3))}
+    one = 0x3F800000
+    assert sums_of(tree) == {"f": (one + one + 2**31) % 2**32, "h": 0x3F80, "b": 2, "i": 1, "k": 5, "c": 2 * one, "u": 256, "none": 0}
+    assert sums_of({}) == {}
+
+
+def test_a_step_from_before_the_sums_is_read(tmp_path):
+    with ocp.training.Checkpointer(tmp_path) as manager:
+        manager.save(4, state_of(4), custom_metadata={"format": 2})
+    assert bits(restored(tmp_path)[0]) == bits(state_of(4))
+
+
 def test_the_run_goes_on_after_damage(folder):
     """The next saves work, under the same number too, and a second break of that step is kept beside the first."""
     for number in (1, 2):
@@ -153,6 +214,23 @@ def test_a_half_written_step_is_named_and_passed_over(folder):
     assert len(said) == 1 and "9.orbax-checkpoint-tmp is half-written" in said[0]
     stored(folder, [9])
     assert Checkpoints(folder).steps() == [3, 6, 9] and restored(folder)[1] == []
+
+
+def test_names_that_are_no_steps(folder):
+    """A file with a step's name is a damaged step; what int() does not read is nobody's."""
+    (folder / "\u00b2").mkdir()
+    (folder / "8").write_text("")
+    state, said = restored(folder)
+    assert bits(state) == bits(state_of(6)) and len(said) == 1 and f"{folder / '8'} cannot be read and was moved to broken-8-1" in said[0]
+    stored(folder, [8])
+    assert Checkpoints(folder).steps() == [3, 6, 8] and (folder / "broken-8-1").is_file()
+
+
+def test_a_file_in_the_place_of_the_folder(tmp_path):
+    (tmp_path / "checkpoints").write_text("")
+    for act in (restored, lambda folder: Checkpoints(folder).params({})):
+        with pytest.raises(UserError, match="checkpoints is a file, not the folder of the checkpoints: move it away"):
+            act(tmp_path / "checkpoints")
 
 
 def test_all_steps_broken(folder):

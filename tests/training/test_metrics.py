@@ -47,7 +47,7 @@ def test_no_file_has_no_lines(tmp_path):
 
 def test_a_folder_that_cannot_be_made_is_told_in_one_line(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="metrics.jsonl cannot be written .*mend the disk"):
+    with pytest.raises(UserError, match="metrics.jsonl cannot be written .*move what lies there away"):
         Lines(tmp_path / "file" / "metrics.jsonl", 0)
 
 
@@ -66,6 +66,35 @@ def test_a_line_that_is_not_ours_is_named(tmp_path):
     with pytest.raises(UserError, match="metrics.jsonl:5 is not JSON"):
         Lines(path, 9)
     assert path.read_text() == TEXT + "loss 3.4\n"
+
+
+@pytest.mark.parametrize("line, needed, words", [
+    (b"\xff\xfe\x00", (), "is not JSON"), (b"[" * 100_000, (), "is not JSON"), (b'{"a":1}', (), "no number 'step'"), (b"[1]", (), "no number 'step'"),
+    (b"3", (), "no number 'step'"), (b'{"step":"a"}', (), "no number 'step'"), (b'{"step":true}', (), "no number 'step'"),
+    (b'{"step":3}', ("seconds",), "no number 'seconds'"), (b'{"step":3,"seconds":null}', ("seconds",), "no number 'seconds'")],
+    ids=range(9))
+def test_a_damaged_line_is_named(tmp_path, line, needed, words):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"step": 1, "seconds": 2}\n' + line + b"\n")
+    with pytest.raises(UserError, match=f"metrics.jsonl:2 (is|has) .*{words.removeprefix('is ')}.*: delete that line and start again") as e:
+        read_lines(path, *needed)
+    assert "\n" not in str(e.value)
+
+
+def test_a_file_in_the_way_is_told_in_one_line(tmp_path):
+    (tmp_path / "metrics.jsonl").mkdir()
+    with pytest.raises(UserError, match="metrics.jsonl cannot be read .*: mend that, or move it away"):
+        Lines(tmp_path / "metrics.jsonl", 0)
+
+
+def test_lines_that_are_gone_are_told(tmp_path):
+    said = []
+    Lines(tmp_path / "metrics.jsonl", 0, said.append).close()
+    Lines(tmp_path / "metrics.jsonl", 4, said.append).close()
+    assert said == []
+    (tmp_path / "metrics.jsonl").unlink()
+    Lines(tmp_path / "metrics.jsonl", 4, said.append).close()
+    assert len(said) == 1 and "metrics.jsonl is gone: the lines of steps 1 to 4 are lost, the run goes on without them" in said[0]
 
 
 # ------------------------------------------------------------------ numbers

@@ -1,0 +1,77 @@
+"""The process `ptmjax`: Ctrl-C at any moment is 130, and nothing delays or crashes an end with a fault."""
+import os
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+import ptmjax.training.loop
+from ptmjax.training import interrupt
+from tests.drivers import tiny
+
+PREFACE = '''
+    """A stand-in for a command."""
+    import os, signal, threading, time
+    from ptmjax.types import UserError
+    HELP = "stands in"
+    def add_arguments(parser): pass
+    def stop(): os.kill(os.getpid(), signal.SIGINT)
+'''
+HOOK = '''
+    def run(args):
+        import gc
+        gc.callbacks.append(lambda phase, about: stop() if phase == "stop" else None)
+        gc.collect()
+        gc.callbacks.clear()
+        time.sleep(20)
+        return 0
+'''
+COMMANDS = {  # name -> (what it does, exit code, what it says)
+    "plainly": ("def run(args): stop(); time.sleep(20)", 130, "ptmjax: interrupted\n"),
+    "hook": (HOOK, 130, "ptmjax: interrupted\n"),
+    "destructor": ("class Gone:\n        def __del__(self): stop()\n    def run(args): Gone(); time.sleep(20)", 130, "ptmjax: interrupted\n"),
+    "importing": ("try: stop()\n    except BaseException as e: raise ImportError('half') from e", 130, "ptmjax: interrupted\n"),
+    "late": ("def run(args):\n        try: stop()\n        except BaseException as e: raise ImportError('half') from e", 130, "ptmjax: interrupted\n"),
+    "twice": ("def run(args):\n        try: stop()\n        finally: stop(); time.sleep(20)", 130, "ptmjax: interrupted\n"),
+    "thread": ("def run(args):\n        threading.Thread(target=time.sleep, args=[20]).start()\n        raise UserError('disk: mend it')", 2,
+               "ptmjax: error: disk: mend it\n"),
+    "bug": ("def run(args):\n        threading.Thread(target=time.sleep, args=[20]).start()\n        raise ZeroDivisionError('a bug')", 1, "a bug\n"),
+    "fine": ("def run(args): return 0", 0, ""),
+}  # fmt: skip
+TYPES = "class UserError(Exception): pass"  # ptmjax.types imports jax, seconds of it
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_how_a_process_ends(tmp_path, name):
+    body, code, said = COMMANDS[name]
+    source = textwrap.dedent(PREFACE) + textwrap.dedent("    " + body.lstrip("\n").lstrip())
+    (tmp_path / f"{name}.py").write_text(source)
+    start = ("import sys, types, ptmjax.cli; from ptmjax.__main__ import console; sys.modules['ptmjax.types'] = t = types.ModuleType('t')\n"
+             f"exec({TYPES!r}, t.__dict__); ptmjax.cli.__path__.append({str(tmp_path)!r}); sys.argv = ['ptmjax', {name!r}]; console()")
+    begin = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", start], capture_output=True, text=True, env=dict(os.environ), timeout=60)
+    assert done.returncode == code and time.monotonic() - begin < 10, done
+    assert done.stderr.endswith(said) and done.stderr.count("\n") == said.count("\n") or name == "bug" and said in done.stderr, done.stderr
+    assert ("Traceback" in done.stderr) == (name == "bug")
+
+
+def test_the_loop_raises_an_interrupt_that_was_swallowed(tmp_path, monkeypatch):
+    """Before the next step; the steps until then are saved."""
+    make = ptmjax.training.loop.make_step
+
+    def made(plan):
+        step = make(plan)
+
+        def one(state, batch):
+            interrupt._state["asked"] = int(state.step) + 1 == 3
+            return step(state, batch)
+
+        return one
+
+    monkeypatch.setitem(interrupt._state, "asked", False)
+    monkeypatch.setattr(ptmjax.training.loop, "make_step", made)
+    with pytest.raises(KeyboardInterrupt):
+        tiny.run([tiny.stage(tiny.lstm)], tmp_path)
+    assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["3"]
