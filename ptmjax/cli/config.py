@@ -18,7 +18,7 @@ import gin.config as _gin
 from etils import epath
 
 from ptmjax.cli import annotations
-from ptmjax.cli.reading import MACRO, REPLACED, WHERE, Fault, bind_all, constructor, find, first_line, located, nearest, read
+from ptmjax.cli.reading import MACRO, REPLACED, WHERE, Fault, bind_all, constructor, find, first_line, located, nearest, read, text_of
 from ptmjax.types import UserError
 
 SAVED = "config.gin"
@@ -270,7 +270,7 @@ def same_run(folder: epath.PathLike, may_differ: Iterable[str] = ()) -> list[str
     path = epath.Path(folder) / SAVED
     if not path.exists():
         return []
-    before, now = _keys(path.read_text()), _keys(operative())
+    before, now = _keys(text_of(path)), _keys(operative())
     free = tuple(may_differ)
     return [
         f"{key}: {before.get(key, '(not set)')} -> {now.get(key, '(not set)')}"

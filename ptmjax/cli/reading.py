@@ -87,10 +87,7 @@ def find(name: str, where: str) -> epath.Path:
 
 def read(path: epath.Path, above: tuple[epath.Path, ...] = ()) -> None:
     """One file and what it includes, as gin.parse_config_file would."""
-    try:
-        text = path.read_text().removeprefix("\ufeff")  # what some editors put before a text
-    except UnicodeDecodeError:
-        raise UserError(f"{path}: this is not text; give a gin file") from None
+    text = text_of(path).removeprefix("\ufeff")  # what some editors put before a text
     with _gin._parse_scope() as context:
         for statement in _statements(path, text, _Delegate(functools.partial(_in_file, context))):
             where = f"{path}:{statement.location.line_num}"
@@ -103,6 +100,15 @@ def read(path: epath.Path, above: tuple[epath.Path, ...] = ()) -> None:
                 with located(where):
                     _take(context, statement, where)
         _gin._IMPORTS.update(context.imports)
+
+
+def text_of(path: epath.Path) -> str:
+    try:
+        return path.read_text()
+    except UnicodeDecodeError:
+        raise UserError(f"{path}: this is not text; give a gin file") from None
+    except OSError as e:
+        raise UserError(f"{path} cannot be read ({e.strerror or e}): give a gin file that can be read") from e
 
 
 def _statements(path: epath.Path, text: str, delegate: "_Delegate"):
@@ -152,6 +158,10 @@ def _import(context: _gin.ParseContext, statement: _parser.ImportStatement) -> N
         raise Fault(f"no module {missing!r}{remedy}{nearest(name, public)}") from error
     except (ImportError, SyntaxError) as error:
         raise Fault(f"{statement.format()!r} fails: {first_line(error)}") from error
+    except (Fault, ValueError):
+        raise
+    except Exception as error:  # whatever a module of the user's does
+        raise Fault(f"{statement.format()!r} fails: {type(error).__name__}: {first_line(error)} (PTMJAX_TRACEBACK=1 shows more)") from error
 
 
 def _bind(scope: str, selector: str, argument: str, value: Any, where: str) -> None:

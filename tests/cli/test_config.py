@@ -229,6 +229,12 @@ def test_a_misspelt_file(folder):
     assert "not text" in fault(files=["binary.gin"])
 
 
+def test_a_module_of_ones_own_that_fails_is_one_line(folder):
+    (folder / "my_broken_tasks.py").write_text("register(Task())\n")
+    message = fault(line="import my_broken_tasks")
+    assert message.startswith("run.gin:") and "fails: NameError: name 'register' is not defined" in message
+
+
 def test_an_ambiguous_name_lists_all(folder):
     message = fault("Spare.rows=4", line="import parts.other")
     assert "parts.network.Spare" in message and "parts.other.Spare" in message
@@ -409,6 +415,9 @@ def test_same_run_lists_what_differs_but_for_what_may(folder, tmp_path):
         "parts.network.Block.rate: 0.1 -> 0.5",
     ]
     assert config.same_run(tmp_path, {"STEPS", "train.name"}) == ["parts.network.Block.rate: 0.1 -> 0.5"]
+    (tmp_path / config.SAVED).write_bytes(b"\xff\xfe\x00\x01")
+    with pytest.raises(UserError, match="config.gin: this is not text"):
+        config.same_run(tmp_path)
     config.load(["run.gin"], ["Network.stack=None"])
     assert train()[0].stack is None
 
