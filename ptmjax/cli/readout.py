@@ -38,8 +38,8 @@ def summary(workdir: epath.Path, data: Data) -> dict:
     """The last evaluation beside its baselines, written to summary.json."""
     last = next((line for line in reversed(read_lines(workdir / "metrics.jsonl")) if "set" in line), None)
     if last is None:
-        raise UserError(f"{workdir / 'metrics.jsonl'} holds no evaluation, was it removed? Its lines are lost; `ptmjax eval "
-                        f"--workdir={workdir}` measures the newest checkpoint")
+        raise UserError(f"{workdir / 'metrics.jsonl'} holds no evaluation (was the file removed, or the run cut before its first?): "
+                        f"`ptmjax eval --workdir={workdir}` measures the newest checkpoint")
     timing = read_lines(workdir / "timing.jsonl", "seconds", "tokens")
     out = last | baselines(data)
     out |= {"seconds": round(sum(line["seconds"] for line in timing), 1), "tokens": sum(line["tokens"] for line in timing)}

@@ -161,12 +161,11 @@ def conclude(args: argparse.Namespace, data: Data, console: Console, steps: int)
     """What was reached, against what is reached without context, and where everything lies."""
     found, how = readout.summary(args.workdir, data), readout.shown_masked(data)
     readout.curve(args.workdir, found, how)
-    if (step := found.get("step")) == steps:
-        console.print(f"held out at step {step}:", highlight=False)
-    else:
-        last = "never evaluated" if step is None else f"last evaluated at step {step}, which is shown here"
-        how_to = f"`ptmjax eval --workdir={args.workdir}` evaluates it"
-        console.print(f"the run stands at step {steps} and was {last}: {how_to}", highlight=False)
+    said = f"held out at step {steps}:"
+    if (step := found["step"]) != steps:
+        said = (f"the run stands at step {steps} and was last evaluated at step {step}, which is shown here: "
+                f"`ptmjax eval --workdir={args.workdir}` evaluates it")
+    console.print(said, highlight=False)
     control = config.find(args.gin_files[0], "--gin_file").with_suffix(".control.json")
     for table in readout.tables(found, json.loads(control.read_text()) if control.is_file() else None, how):
         console.print(table)

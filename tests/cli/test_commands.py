@@ -285,5 +285,5 @@ def test_fewer_steps_than_are_done_are_refused(ptmjax, short):
     code, out, _ = train(ptmjax, "--workdir=short", "--gin.STEPS=2")
     assert code == 0 and "stands at step 2 and was last evaluated at step 1" in out and "unigram" in out, out
     (short / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in first))
-    code, out, _ = train(ptmjax, "--workdir=short", "--gin.STEPS=2")
-    assert code == 0 and "was never evaluated" in out and "unigram" not in out, out
+    code, out, err = train(ptmjax, "--workdir=short", "--gin.STEPS=2")
+    assert code == 2 and "holds no evaluation" in err and "ptmjax eval" in err and "unigram" not in out, out + err

@@ -85,7 +85,7 @@ def test_a_curve_of_what_there_is(tmp_path, lines):
 
 def test_a_summary_without_lines_or_place_is_one_line(tmp_path):
     mine, folder = data(plain, plain), epath.Path(tmp_path)
-    with pytest.raises(UserError, match="metrics.jsonl holds no evaluation, was it removed.*ptmjax eval --workdir"):
+    with pytest.raises(UserError, match="metrics.jsonl holds no evaluation .*removed.*ptmjax eval --workdir"):
         readout.summary(folder, mine)
     assert not (tmp_path / "summary.json").exists()
     (tmp_path / "metrics.jsonl").write_text(json.dumps(LAST) + "\n")
