@@ -15,3 +15,4 @@ environment .venv "" "$python"
   "he looked at [MASK] and smiled" \
   "it was dark in the [MASK]" \
   "a boat with a [MASK] in it"
+echo "ptmjax: the command is .venv/bin/ptmjax: source .venv/bin/activate, then ptmjax --help" >&2

@@ -55,6 +55,7 @@ def write(folder: Path, config: Mapping, tensors: Mapping[str, np.ndarray], more
         folder.parent.mkdir(parents=True, exist_ok=True)
         part = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
         safetensors.numpy.save_file(dict(tensors), part / TENSORS, metadata={"format": "pt"})
+        (part / TENSORS).chmod(0o644)  # the library makes it readable for the owner alone
         (part / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
         more(part)
         part.chmod(0o755)
