@@ -22,6 +22,11 @@ from ptmjax.training.loop import Every, Optimizer
 from ptmjax.types import INT32, UserError, at_least, at_most
 
 
+def physical_memory() -> int:
+    """Bytes of this machine."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
 @dataclass(frozen=True)
 class Stage:
     """One part of a run. task: a name in SeqIO's registry; corruption and readout None: the task's own; streams: rows go on
@@ -135,14 +140,13 @@ class Data:
         """UserError where a table of tokens has fewer rows than the task's vocabulary: ids beyond it would be read as the last."""
         size = self.task.vocabulary.size
         for name, leaf in build.leaves.items():
-            real = (math.prod(leaf.shape) - leaf.unused) // math.prod(leaf.shape[1:])
-            if name.endswith(("/tokens/table", "/mlm/table")) and real < size:
-                raise UserError(f"{name} is a table for {real} ids, the vocabulary of {self.task.name} has {size}: raise its size")
+            if name.endswith(("/tokens/table", "/mlm/table")) and leaf.real < size:
+                raise UserError(f"{name} is a table for {leaf.real} ids, the vocabulary of {self.task.name} has {size}: raise its size")
 
     def check_rows(self, rows: int, what: str = "Stage.batch") -> None:
         """UserError where this process' share of a batch is larger than the memory of its machine."""
         row = sum(math.prod(shape) * np.dtype(kind).itemsize for shape, kind in self.source.spec.values())
-        there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        there = physical_memory()
         if rows // jax.process_count() * row > there:
             raise UserError(f"{what} is {rows}; its rows of {row} bytes are more than the memory of this machine "
                             f"({there / 2**30:.0f} GiB): lower it")

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import jax
@@ -14,8 +14,8 @@ from etils import epath
 from rich.console import Console
 
 from ptmjax.cli import config, folder, readout, session
-from ptmjax.cli.experiment import Data, Experiment
-from ptmjax.cli.watchers import Progress, TensorBoard
+from ptmjax.cli.experiment import Data, Experiment, physical_memory
+from ptmjax.cli.watchers import Lost, Progress, TensorBoard
 from ptmjax.convert import published
 from ptmjax.parallel.distributed import first_alone
 from ptmjax.parallel.mesh import make_mesh
@@ -91,7 +91,7 @@ def check_memory(plan: Plan) -> None:
     plain = [x for x in jax.tree.leaves(plan.abstract) if not jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)]
     needed = sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in plain)
     device = jax.local_devices()[0]
-    shared = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // jax.local_device_count()  # of a CPU, that tells no limit
+    shared = physical_memory() // jax.local_device_count()  # of a CPU, that tells no limit
     limit = (device.memory_stats() or {}).get("bytes_limit") or shared
     if needed > limit:
         raise UserError(f"the parameters and the optimizer's state take {needed / 2**30:.0f} GiB a device, which has {limit / 2**30:.1f}: "
@@ -134,27 +134,6 @@ def train(args: argparse.Namespace, experiment: Experiment, mesh, stages: list[l
 
         loop.train(stages, args.workdir, mesh, seed=experiment.seed, every=experiment.every, keep=experiment.keep, watch=watch, say=say,
                    born=born)
-
-
-class Lost:
-    """Says once that scored positions find no slot: they are lost to the loss (a watcher)."""
-
-    def __init__(self, say: Callable[[str], None]):
-        self.say, self.told = say, False
-
-    def trained(self, line: Mapping, seconds: float, tokens: int) -> None:
-        self.evaluated(line)
-
-    def evaluated(self, line: Mapping) -> None:
-        if not self.told and (share := lost(line)):
-            self.told = True
-            self.say(f"step {line['step']}: {share:.1%} of the scored positions find no slot and are left out of the loss: raise the slots "
-                     "of the objective, or lower the rate of the corruption")
-
-
-def lost(line: Mapping) -> float:
-    """The greatest share of scored positions without a slot that a line tells of."""
-    return max((x for name, x in line.items() if name.endswith("overflow") and x is not None), default=0.0)
 
 
 def conclude(args: argparse.Namespace, data: Data, console: Console, steps: int) -> None:

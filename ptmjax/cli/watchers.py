@@ -1,6 +1,6 @@
 """Who looks on while a run trains: a progress bar (plain lines without a terminal) and TensorBoard."""
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import rich.progress
 from etils import epath
@@ -82,3 +82,24 @@ class TensorBoard:
     def close(self) -> None:
         with on_disk(self.folder):
             self.file.close()
+
+
+class Lost:
+    """Says once that scored positions find no slot: they are lost to the loss (a watcher)."""
+
+    def __init__(self, say: Callable[[str], None]):
+        self.say, self.told = say, False
+
+    def trained(self, line: Mapping, seconds: float, tokens: int) -> None:
+        self.evaluated(line)
+
+    def evaluated(self, line: Mapping) -> None:
+        if not self.told and (share := lost(line)):
+            self.told = True
+            self.say(f"step {line['step']}: {share:.1%} of the scored positions find no slot and are left out of the loss: raise the slots "
+                     "of the objective, or lower the rate of the corruption")
+
+
+def lost(line: Mapping) -> float:
+    """The greatest share of scored positions without a slot that a line tells of."""
+    return max((x for name, x in line.items() if name.endswith("overflow") and x is not None), default=0.0)

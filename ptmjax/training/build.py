@@ -18,6 +18,11 @@ class Leaf(NamedTuple):
     names: tuple[str | None, ...]  # logical axes
     unused: int  # scalars that only pad a vocabulary
 
+    @property
+    def real(self) -> int:
+        """Entries of the first axis without the padding of a vocabulary."""
+        return self.shape[0] - self.unused // math.prod(self.shape[1:])
+
 
 class Build:
     """The networks of a run: factories by name, ties (path or prefix -> the path that owns it) and frozen patterns of owners.

@@ -6,7 +6,6 @@ import torch
 import transformers
 
 from ptmjax.convert import published
-from ptmjax.convert.names import real
 from ptmjax.types import UserError
 from tests.models.bert import off, wild
 from tests.models.t5 import HEADS, HIDDEN, SIZE, VOCAB, WIDTH, batch, t5
@@ -31,7 +30,7 @@ def ours(v1_1):
     """(networks, parameters with 0 in the padding of the vocabulary, which is not published)."""
     build = t5(v1_1=v1_1, buckets=8, reach=12)
     factor = lambda name: SIZE**-0.5 if name.endswith("query/kernel") else 1
-    clean = lambda name, x: x.at[real(build.leaves[name]):].set(0) if build.leaves[name].unused else x
+    clean = lambda name, x: x.at[build.leaves[name].real:].set(0) if build.leaves[name].unused else x
     return build, {name: clean(name, factor(name) * x) for name, x in wild(build).items()}
 
 
