@@ -27,9 +27,6 @@ class Vocabulary(abc.ABC):
     size: int  # V, without padding
     pad: int | None
     unk: int | None
-    cls: int | None
-    sep: int | None
-    mask: int | None
     special: frozenset[int]  # never chosen as a target, never drawn as a replacement
     sentinels: int = 0  # how many the vocabulary has: <extra_id_0> is the last id, V-1, <extra_id_1> is V-2, ... as in T5
     fingerprint: str  # hex digest of what defines the vocabulary
@@ -53,6 +50,22 @@ class Vocabulary(abc.ABC):
     def save(self, folder: Path) -> None:
         """Writes its file into the folder, under the name that transformers looks for."""
         raise UserError(f"{self!r} has no file that transformers reads: this vocabulary cannot be exported")
+
+    def _id(self, piece: str) -> int | None:
+        """The id of a symbol, None where the vocabulary lacks it; a subclass may set cls, sep and mask instead."""
+        return None
+
+    @functools.cached_property
+    def cls(self) -> int | None:
+        return self._id("[CLS]")
+
+    @functools.cached_property
+    def sep(self) -> int | None:
+        return self._id("[SEP]")
+
+    @functools.cached_property
+    def mask(self) -> int | None:
+        return self._id("[MASK]")
 
     @property
     def eos(self) -> int | None:
@@ -122,18 +135,6 @@ class SentencePiece(Vocabulary):
     @functools.cached_property
     def unk(self) -> int:
         return self._model.unk_id()
-
-    @functools.cached_property
-    def cls(self) -> int | None:
-        return self._id("[CLS]")
-
-    @functools.cached_property
-    def sep(self) -> int | None:
-        return self._id("[SEP]")
-
-    @functools.cached_property
-    def mask(self) -> int | None:
-        return self._id("[MASK]")
 
     @functools.cached_property
     def eos(self) -> int | None:

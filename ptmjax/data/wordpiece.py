@@ -110,18 +110,6 @@ class WordPiece(Vocabulary):
         return self._id("[UNK]")
 
     @functools.cached_property
-    def cls(self) -> int | None:
-        return self._id("[CLS]")
-
-    @functools.cached_property
-    def sep(self) -> int | None:
-        return self._id("[SEP]")
-
-    @functools.cached_property
-    def mask(self) -> int | None:
-        return self._id("[MASK]")
-
-    @functools.cached_property
     def special(self) -> frozenset[int]:
         odd = (id for id, piece in enumerate(self._pieces) if not piece or piece in SYMBOLS or _UNUSED.fullmatch(piece))
         return frozenset((*odd, *self._file[1]))
