@@ -8,6 +8,7 @@ from rich.markup import escape
 
 from ptmjax.cli import session
 from ptmjax.data.text import check_given
+from ptmjax.data.vocabulary import Vocabulary
 from ptmjax.objectives.rtd import Rtd
 from ptmjax.types import Array, Batch, UserError
 
@@ -41,16 +42,18 @@ def run(args: argparse.Namespace) -> int:
     console, chances = Console(soft_wrap=True), np.asarray(replaced(params, batch))
     if not np.isfinite(chances[batch["segments"] > 0]).all():
         raise UserError(f"the scores of step {step} of {args.workdir} are not finite, the run came apart: lower its rate and train anew")
-    console.print(f"step {step} of {args.workdir}", highlight=False)
+    console.print(f"step {step} of {args.workdir}; marked is what is taken for replaced with {args.above:.0%} or more", highlight=False)
     for row, chance, n in zip(batch["tokens"], chances, batch["segments"].sum(1)):
-        ids = row[1 : n - 1]  # without CLS and SEP
-        pieces = [shown(task.vocabulary.piece(i), p, args.above) for i, p in zip(ids, chance[1 : n - 1])]
-        spaces = [" " * int(start) for start in task.vocabulary.starts(ids)]
-        console.print("".join(space + piece for space, piece in zip(spaces, pieces)).strip(), highlight=False)
+        tell(console, row[1 : n - 1], chance[1 : n - 1], args.above, task.vocabulary)  # without CLS and SEP
     return 0
 
 
-def shown(piece: str, chance: float, above: float) -> str:
-    """A piece as text; from `above` on in colour, with its probability behind it."""
-    word = escape(piece.removeprefix("##").lstrip("\u2581"))
-    return f"[bold red]{word}[/]({chance:.0%})" if chance >= above else word
+def tell(console: Console, ids: np.ndarray, chances: np.ndarray, above: float, vocabulary: Vocabulary) -> None:
+    """The text with its marks; where it has none, what came nearest."""
+    words = [escape(vocabulary.plain(i)) for i in ids]
+    spaces = [" " * int(start) for start in vocabulary.starts(ids)]
+    pieces = [f"[bold red]{word}[/]({p:.0%})" if p >= above else word for word, p in zip(words, chances)]
+    console.print("".join(space + piece for space, piece in zip(spaces, pieces)).strip(), highlight=False)
+    if len(ids) and not (chances >= above).any():
+        nearest = sorted(zip(chances, words), reverse=True)[:3]
+        console.print(f"   nothing marked; highest: {'  '.join(f'{word} {p:.1%}' for p, word in nearest)}", style="dim", highlight=False)

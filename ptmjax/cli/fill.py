@@ -83,9 +83,19 @@ def best(net: Network, head: str, batch: Batch, masks: int, top: int) -> tuple[A
 
 def show_words(console: Console, text: str, found: tuple[np.ndarray, np.ndarray], vocabulary: Vocabulary) -> None:
     """The text with the best candidates in it, and all of them with their probabilities."""
-    written = lambda i: vocabulary.piece(i).lstrip("\u2581") or vocabulary.piece(i)
-    lines = ["  ".join(f"{written(one)} {chance:.1%}" for one, chance in zip(*candidates)) for candidates in zip(*found)]
-    tell(console, text, [written(i[0]) for i in found[0]], lines)
+    first, *others = text.split(MARK)
+    lines, whole = [], [escape(first)]
+    for ids, chances, part in zip(*found, others):
+        goes_on = ~vocabulary.starts(ids)
+        lines.append("  ".join(f"{shown(vocabulary.plain(i), on)} {chance:.1%}" for i, on, chance in zip(ids, goes_on, chances)))
+        before = whole.pop()
+        whole += [before.rstrip() if goes_on[0] else before, f"[bold green]{escape(vocabulary.plain(ids[0]))}[/]", escape(part)]
+    tell(console, "".join(whole), lines)
+
+
+def shown(piece: str, goes_on: bool) -> str:
+    """A candidate; ## is before letters that go on with the word before, as WordPiece writes them."""
+    return f"##{piece}" if goes_on and piece[:1].isalnum() else piece
 
 
 # ------------------------------------------------------------------ a span each
@@ -120,14 +130,15 @@ def inputs(texts: Sequence[str], vocabulary: Vocabulary, sentinels: Sequence[int
 
 
 def show_spans(console: Console, text: str, found: list[Span], vocabulary: Vocabulary) -> None:
-    written = [vocabulary.decode(span.ids) for span in found]
-    tell(console, text, [one or "-" for one in written], ["  ".join(f"{one or '(nothing)'} {math.exp(span.log_p):.1%}" for one, span in
-                                                                   zip(written, found))])
-
-
-def tell(console: Console, text: str, filled: Sequence[str], lines: Sequence[str]) -> None:
-    """The text with what was found in its blanks, and below it the candidates."""
+    """The text with a span in every blank, and each with its probability."""
+    written = [vocabulary.decode(span.ids) or "(nothing)" for span in found]
     first, *others = (escape(part) for part in text.split(MARK))
-    console.print(first + "".join(f"[bold green]{escape(word)}[/]{part}" for word, part in zip(filled, others)))
+    whole = first + "".join(f"[bold green]{escape(one)}[/]{part}" for one, part in zip(written, others))
+    tell(console, whole, [f"{one} {math.exp(span.log_p):.1%}" for one, span in zip(written, found)])
+
+
+def tell(console: Console, whole: str, lines: Sequence[str]) -> None:
+    """The filled text (with rich's marks), and below it a line for every blank."""
+    console.print(whole)
     for line in lines:
         console.print(f"   {escape(line)}", style="dim", highlight=False)

@@ -1,12 +1,14 @@
 """A work folder: one training run at a time, of one configuration, on one text and vocabulary."""
 import contextlib
 import fcntl
+import hashlib
 import itertools
 import json
 import os
 import socket
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 from etils import epath
 
 from ptmjax.cli import config
@@ -22,15 +24,26 @@ FREE = ("STEPS", "Stage.steps", "Stage.micro", "Experiment.mesh", "Experiment.ke
 
 # ------------------------------------------------------------------ which data
 def described(data: Data) -> dict:
-    """What decides the rows of a stage, but for its corruption's own numbers: the keys of both splits in the cache (text, cut,
-    holdout), the vocabulary, shapes."""
+    """What decides the rows that a stage is trained on: its text(), and, for the corruption's own numbers and code, what the
+    first rows came out as."""
+    return text(data) | {"examples": sample(data)}
+
+
+def text(data: Data) -> dict:
+    """The keys of both splits in the cache (text, cut, holdout), the vocabulary, shapes."""
     rows = {name: f"{kind}{list(shape)}" for name, (shape, kind) in sorted(data.source.spec.items())}
     return {"task": data.task.name, "train": data.training.folder.name, "validation": data.validation.folder.name,
             "vocabulary": data.task.vocabulary.fingerprint, "rows": rows}
 
 
+def sample(data: Data, rows: int = 8) -> str:
+    """A digest of the first training examples: another rate, span length or version of a corruption gives others."""
+    examples = data.source.examples(np.arange(rows))
+    return hashlib.sha256(b"".join(np.ascontiguousarray(examples[name]).tobytes() for name in sorted(examples))).hexdigest()[:16]
+
+
 MEANING = {"task": "task", "train": "training records (text, cut or holdout)", "validation": "validation records (text, cut or holdout)",
-           "vocabulary": "vocabulary", "rows": "row length or columns"}
+           "vocabulary": "vocabulary", "rows": "row length or columns", "examples": "corruption (its numbers or its code)"}
 
 
 def saved_data(workdir: epath.Path) -> list[dict]:

@@ -1,8 +1,11 @@
 """ptmjax list: the shipped runs."""
 import argparse
+import itertools
+import re
+from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
+from rich.markup import escape
 
 from ptmjax import gin_folder
 from ptmjax.cli import session
@@ -15,11 +18,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    table = Table("gin file", "what it is", "parameters", "tasks")
+    console = Console(soft_wrap=True)
     for path in sorted(gin_folder().glob("*.gin")):
         experiment = session.experiment([str(path)], [])
-        about = path.read_text().split("\n", 1)[0].removeprefix("#").strip()
         count = experiment.build(experiment.stages[-1]).count()
-        table.add_row(path.name, about, f"{count:,}", ", ".join(stage.task for stage in experiment.stages))
-    Console().print(table)
+        console.print(f"[bold]{path.name}[/]  {count:,} parameters  {', '.join(stage.task for stage in experiment.stages)}", highlight=False)
+        console.print(f"    {escape(about(path))}", style="dim", highlight=False)
     return 0
+
+
+def about(path: Path) -> str:
+    """The first sentence of a gin file's head: what it is."""
+    lines = itertools.takewhile(lambda line: line.startswith("#"), path.read_text().splitlines())
+    head = " ".join(line.removeprefix("#").strip() for line in lines)
+    return re.split(r"(?<=\.) (?=[A-Z])", head, maxsplit=1)[0]

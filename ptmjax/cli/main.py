@@ -101,5 +101,5 @@ def _options(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Names
 
 
 def _nearest(name: str, known) -> str:
-    found = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    found = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     return f"; nearest: {found[0]!r}" if found else ""

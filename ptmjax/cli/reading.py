@@ -51,7 +51,7 @@ def first_line(error: Any) -> str:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """'; nearest: ...' or nothing."""
-    found = difflib.get_close_matches(name, sorted(set(known)), n=1, cutoff=0.5)
+    found = difflib.get_close_matches(name, sorted(set(known)), n=1, cutoff=0.6)
     return f"; nearest: {found[0]!r}" if found else ""
 
 

@@ -84,7 +84,7 @@ def tables(found: Mapping, control: Mapping | None, how: str) -> list[Table]:
     if (names := tokens(found)) is not None:
         out.append(table(found, control, how, *names))
     if rows := measures(found):
-        two = Table("held out", "this run", *["control"] * bool(control), "without looking")
+        two = Table("", "this run", *["control"] * bool(control), "without looking")
         others = {what: x for what, x, _ in measures(control)} if control else {}
         for what, x, none in rows:
             two.add_row(what, shown(x), *[shown(others[what]) if what in others else ""] * bool(control), shown(none))
@@ -123,6 +123,8 @@ def curve(workdir: epath.Path, found: Mapping, how: str) -> None:
     axes.plot(*zip(*held), color="tab:orange", marker="o", markersize=3, label=f"held out{how}")
     if (names := tokens(found)) is not None and found["loss"] == found[names[0]]:  # the loss is that of tokens alone
         axes.axhline(found["unigram"], color="gray", linestyle="--", linewidth=1, label="unigram")
+        if "no_context_bound" in found:
+            axes.axhline(found["no_context_bound"], color="gray", linestyle=":", linewidth=1, label="no-context bound of the training loss")
     axes.set(xlabel="step", ylabel="loss (nats)")
     axes.legend()
     with on_disk(workdir / "curve.png"), (workdir / "curve.png").open("wb") as file:

@@ -77,6 +77,7 @@ def initial(where: str | Path, build: Build, say: Callable[[str], None]) -> dict
     found = {name: x for one in opened for name, x in take(one, build).items()}
     if not found:
         raise UserError(f"{where} has no parameter of this network, such as {sorted(build.leaves)[0]}: is it of the same family?")
+    say(f"{where}: {len(found)} of {len(build.leaves)} parameters are begun with")
     tell(say, where, build.leaves.keys() - found.keys(), "keeps its initial law, the folder lacks it")
     for one in opened:
         tell(say, one.where, unused(one, build), "of the folder has no use here")

@@ -43,6 +43,11 @@ class Vocabulary(abc.ABC):
     def piece(self, id: int) -> str:
         """The written form of one id."""
 
+    def plain(self, id: int) -> str:
+        """The written form without the mark that says whether it begins a word."""
+        piece = self.piece(id)
+        return piece.removeprefix("##").lstrip("\u2581") or piece
+
     @abc.abstractmethod
     def starts(self, ids: np.ndarray) -> np.ndarray:
         """bool [n]: the piece begins a word."""

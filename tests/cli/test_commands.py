@@ -233,7 +233,8 @@ def test_a_run_on_other_data_is_refused(ptmjax, short):
     assert len(good) == 1 and good[0]["task"] == "tiny" and len(good[0]["vocabulary"]) == 64
     for name, value, commands, words in (
             ("train", "tiny-train-0", ("train", "eval"), "training records"), ("validation", "tiny-validation-0", ("train", "eval"), "validation"),
-            ("rows", {}, ("train", "eval"), "row length"), ("vocabulary", "0" * 64, ("train", "eval", "fill", "export"), "vocabulary")):
+            ("rows", {}, ("train", "eval"), "row length"), ("vocabulary", "0" * 64, ("train", "eval", "fill", "export"), "vocabulary"),
+            ("examples", "0" * 16, ("train",), "corruption")):
         saved.write_text(json.dumps([good[0] | {name: value}]))
         before = {p: p.read_bytes() for p in short.rglob("*") if p.is_file()}
         for command in commands:

@@ -4,6 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ptmjax.cli import folder
 from ptmjax.cli.experiment import Data, Stage
 from ptmjax.data.masking import Masking
 from ptmjax.data.task import Task
@@ -25,6 +26,23 @@ def test_numbers_are_checked():
         with pytest.raises(UserError, match=f"{name} is 0"):
             Stage(**{**dict(task="t", objective=Encoding([Mlm(5)]), steps=1, batch=8), name: 0})
     assert stage().dupe_factor is None and stage(dupe_factor=1).dupe_factor == 1
+
+
+def test_what_a_stage_is_trained_on_is_told_by_what_comes_out(tmp_path, monkeypatch):
+    """A rate, a share or a seed changed under a run is seen; the same again is the same."""
+    text = tmp_path / "t.txt"
+    text.write_text("\n\n".join(f"Document {i} of the sea and the whale, and of more." for i in range(60)))
+
+    def found(seed=3, **more):
+        task = Task("static", str(text), V, Blocks(16, minimum=12), Masking(V, 18, **more), holdout=6)
+        monkeypatch.setattr(Data, "task", task)
+        return folder.described(Data(stage(), seed, tmp_path / "cache"))
+
+    plain = found()
+    assert found() == plain
+    for more in (dict(rate=0.5), dict(mask=0.7), dict(random=0.2), dict(seed=4)):
+        other = found(**more)
+        assert other["examples"] != plain["examples"] and {**other, "examples": 0} == {**plain, "examples": 0}
 
 
 def test_dupe_factor_is_of_training_alone(tmp_path, monkeypatch):

@@ -51,7 +51,7 @@ def test_t5_fills_spans_is_exported_and_begins_from_what_was_exported(ptmjax, ho
     code, out, err = ptmjax("train", "--gin_file=t5.gin", "--workdir=t5")
     assert code == 0 and not err and "words of the spans" in out and "unigram" in out
     code, out, _ = ptmjax("fill", "--workdir=t5", "--longest=3", "the quick [MASK] fox [MASK]", "[MASK]")
-    assert code == 0 and len(out.splitlines()) == 1 + 2 * 2 and out.count("%") == 3
+    assert code == 0 and len(out.splitlines()) == 1 + (1 + 2) + (1 + 1) and out.count("%") == 3
     code, _, err = ptmjax("fill", "--workdir=t5", "[MASK]" * 101)
     assert code == 2 and "has 101 [MASK], the vocabulary has 100 sentinels" in err
     code, out, _ = ptmjax("export", "--workdir=t5", "--to=out/t5")
@@ -79,6 +79,7 @@ def test_electra_detects_and_says_what_it_cannot_do(ptmjax, home):
     assert code == 0 and len(out.splitlines()) == 3 and out.splitlines()[1].startswith("the(")
     code, out, _ = ptmjax("detect", "--workdir=electra", "--above=1", "the quick fox")
     assert code == 0 and out.splitlines()[1] == "the quick fox"
+    assert out.splitlines()[2].strip().startswith("nothing marked; highest: ") and out.count("%") == 4, out
     code, _, err = ptmjax("fill", "--workdir=electra", "a [MASK]")
     assert code == 2 and "neither a masked language model nor span corruption" in err
     code, _, err = ptmjax("export", "--workdir=electra", "--to=out/electra")
