@@ -22,17 +22,18 @@ if ! $all; then
   exec .venv/bin/python "${run[@]}" "$@"
 fi
 
+run+=(--durations=10)
 status=0
 .venv/bin/python "${run[@]}" -m "" "$@" || status=$?
-# The rest of the matrix: what builds and runs modules, compiled as users compile it.
-core=("${run[@]}" tests/nn tests/models tests/objectives tests/parallel tests/training)
+# The rest of the matrix. Flax's graph mode shows where modules are made and run; XLA's full optimisation is how users compile them.
 echo "ptmjax: again with NNX_GRAPH_MODE=false, and with XLA's full optimisation" >&2
-NNX_GRAPH_MODE=false PTMJAX_FULL_XLA=1 .venv/bin/python "${core[@]}" "$@" || status=$?
+NNX_GRAPH_MODE=false PTMJAX_FULL_XLA=1 .venv/bin/python "${run[@]}" tests/nn tests/models tests/training/test_step.py "$@" || status=$?
 if .venv/bin/python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 13))'; then
   echo "ptmjax: the run above was Python 3.13 already" >&2
 elif newest=$(find_python python3.13); then
   environment .venv313 "[test]" "$newest"
-  PTMJAX_WITHOUT_TORCH=1 .venv313/bin/python "${core[@]}" tests/systems tests/data "$@" || status=$?
+  core=(tests/nn tests/models tests/objectives tests/parallel tests/training tests/systems)
+  PTMJAX_WITHOUT_TORCH=1 .venv313/bin/python "${run[@]}" "${core[@]}" "$@" || status=$?
 else
   echo "ptmjax: no python3.13 on PATH: that part of the matrix did not run" >&2
 fi
