@@ -167,9 +167,10 @@ class Masking(Corruption):
 
     def masked(self, parts: Sequence[Sequence[np.ndarray]], rngs: Iterable[np.random.Generator]) -> dict[str, np.ndarray]:
         """Rows of CLS part SEP part SEP ..., masked: tokens, targets, weights, segments [B, L]. The parts (pieces) must fit."""
+        can = self._free
         laid, n = lay(parts, self.length, self.vocabulary)
         targets = laid if laid.ndim == 2 else laid[..., 0].copy()
-        free, k = self._free.take(targets), budget(n, self.rate, self.cap)
+        free, k = can.take(targets), budget(n, self.rate, self.cap)
         keys, raw = bits(rngs, len(parts), self.length, self._most)
         choice = choose_words(free, self._first(laid, targets, free), keys, k) if self.whole else choose(free, keys, k)
         at, tokens = np.flatnonzero(choice), targets.copy()

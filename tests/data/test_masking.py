@@ -163,8 +163,8 @@ def test_settings_that_cannot_be(abc):
     for wrong in (dict(rate=0), dict(rate=1.5), dict(mask=0.8, random=0.3), dict(mask=-0.1), dict(length=2)):
         with pytest.raises(UserError, match="masking"):
             Masking(abc, **{"length": 8, **wrong})
-    abc.mask = None
-    with pytest.raises(UserError, match="lacks mask"):
+    abc.mask = abc.cls = None
+    with pytest.raises(UserError, match="lacks cls, mask"):
         Masking(abc, 8)(example(abc), rng(), [])
 
 
