@@ -6,32 +6,38 @@ import numpy as np
 from etils import epath
 from rich.table import Table
 
+from ptmjax.cli import folder
 from ptmjax.cli.experiment import Data
 from ptmjax.training.metrics import on_disk, read_lines
 from ptmjax.types import UserError
 
 
-def baselines(data: Data, batch: int = 256) -> dict[str, float]:
-    """On the scored positions held out: `unigram` (cross entropy of the training counts plus one), `majority` (accuracy of
-    always naming the most frequent training token); and `no_context_bound` of the training corruption, where its method
-    `bound`, from the counts, tells one (masking.no_context_bound)."""
+def baselines(data: Data) -> dict[str, float]:
+    """On the scored positions held out: `unigram` (cross entropy of the training counts plus one) and `majority` (accuracy of
+    always naming the most frequent training token), both over the ids that can be targets: the ordinary ones, and what is scored
+    besides; and `no_context_bound` of the training corruption, where its method `bound`, from the counts, tells one
+    (masking.no_context_bound)."""
     if not {"weights", "targets"} <= data.heldout_source.spec.keys():
         return {}
     counts = data.training.counts.astype(np.float64)
-    loss = -np.log((counts + 1) / (counts + 1).sum())
-    total, hits, weight = 0.0, 0.0, 0.0
+    scored = weight_of_ids(data, len(counts))
+    if not scored.any():
+        return {}
+    can = np.union1d(data.task.vocabulary.ordinary, scored.nonzero()[0])
+    p, share = (counts[can] + 1) / (counts[can] + 1).sum(), scored[can] / scored.sum()
+    out = {"unigram": float(-(share * np.log(p)).sum()), "majority": float(share[p.argmax()])}
+    bound = getattr(data.source.corruption, "bound", lambda counts: {})(counts)
+    return out | ({"no_context_bound": bound["bound"]} if "bound" in bound else {})
+
+
+def weight_of_ids(data: Data, size: int, batch: int = 256) -> np.ndarray:
+    """[V]: with how much weight each id is a target held out."""
+    out = np.zeros(size)
     n = len(data.validation) if data.stage.heldout is None else min(data.stage.heldout, len(data.validation))
     for begin in range(0, n, batch):
         rows = data.heldout_source.examples(np.arange(begin, min(n, begin + batch)))
-        w, targets = rows["weights"], rows["targets"]
-        total += float((w * loss[targets]).sum())
-        hits += float((w * (targets == counts.argmax())).sum())
-        weight += float(w.sum())
-    if weight == 0:
-        return {}
-    out = {"unigram": total / weight, "majority": hits / weight}
-    bound = getattr(data.source.corruption, "bound", lambda counts: {})(counts)
-    return out | ({"no_context_bound": bound["bound"]} if "bound" in bound else {})
+        out += np.bincount(rows["targets"].ravel(), rows["weights"].ravel(), size)
+    return out
 
 
 def summary(workdir: epath.Path, data: Data) -> dict:
@@ -43,9 +49,37 @@ def summary(workdir: epath.Path, data: Data) -> dict:
     timing = read_lines(workdir / "timing.jsonl", "seconds", "tokens")
     out = last | baselines(data)
     out |= {"seconds": round(sum(line["seconds"] for line in timing), 1), "tokens": sum(line["tokens"] for line in timing)}
+    told = folder.text(data)
+    out |= {"data": {name: told[name] for name in ("task", "train", "vocabulary")}}
     with on_disk(workdir / "summary.json"):
         (workdir / "summary.json").write_text(json.dumps(out, indent=1) + "\n")
     return out
+
+
+def control(path: epath.Path, found: Mapping) -> Mapping | None:
+    """The summary.json of a control run that lies beside a gin file, None where there is none.
+
+    Raises:
+        UserError: it is damaged, lacks a number of `found` that a table shows, or is of another task, text or vocabulary.
+    """
+    if not path.is_file():
+        return None
+    try:
+        held = json.loads(path.read_text())
+    except (OSError, ValueError, RecursionError) as e:
+        raise _no_control(path, f"cannot be read ({getattr(e, 'strerror', None) or e})") from e
+    if not isinstance(held, dict) or not isinstance(held.get("data"), dict) or type(held.get("step")) is not int:
+        raise _no_control(path, "does not say of what data and how many steps it is")
+    if other := [name for name, x in found["data"].items() if held["data"].get(name) != x]:
+        raise _no_control(path, f"is of other data ({', '.join(folder.MEANING[name] for name in other)})")
+    wanted = [*(tokens(found) or ()), *(name for name in found if name in ("f1", "replaced") or "_recall_" in name)]
+    if lacks := [name for name in wanted if type(held.get(name, "")) not in (int, float, type(None))]:
+        raise _no_control(path, f"has no number {lacks[0]}, which this objective gives")
+    return held
+
+
+def _no_control(path: epath.Path, why: str) -> UserError:
+    return UserError(f"the recorded control {path} {why} and is not shown: copy the summary.json of a control run there, or remove it")
 
 
 def shown_masked(data: Data) -> str:

@@ -2,7 +2,6 @@
 import argparse
 import contextlib
 import functools
-import json
 import math
 import os
 import traceback
@@ -145,8 +144,12 @@ def conclude(args: argparse.Namespace, data: Data, console: Console, steps: int)
         said = (f"the run stands at step {steps} and was last evaluated at step {step}, which is shown here: "
                 f"`ptmjax eval --workdir={args.workdir}` evaluates it")
     console.print(said, highlight=False)
-    control = config.find(args.gin_files[0], "--gin_file").with_suffix(".control.json")
-    for table in readout.tables(found, json.loads(control.read_text()) if control.is_file() else None, how):
+    try:
+        control = readout.control(config.find(args.gin_files[0], "--gin_file").with_suffix(".control.json"), found)
+    except UserError as e:  # the run has succeeded all the same
+        control = None
+        console.print(str(e), highlight=False, markup=False)
+    for table in readout.tables(found, control, how):
         console.print(table)
     for name, what in WRITTEN.items():
         console.print(f"{args.workdir / name}  {what}", highlight=False)

@@ -1,5 +1,6 @@
-"""SeqIO: our tasks in its registry, so that plain seqio.get_dataset and Mixtures give what the loader gives.
+"""SeqIO: our tasks in its registry, so that plain seqio.get_dataset gives what the loader gives.
 
+SeqIO can mix them as it does any tasks; what it mixes is for its own users: ptmjax trains on one task, and read() refuses a Mixture.
 The only file of data/ that imports seqio and tensorflow. seqio's own packers and EncoderFeatureConverter do not fit these
 features (they count non-zeros, and score only MASK): use neither.
 """
@@ -108,8 +109,10 @@ def register(task: Task, seed: int = 0, dupe_factor: int | None = None) -> seqio
 
 
 def read(name: str) -> Task:
-    """The task that was registered under `name`; UserError where there is none, or one that is not ours."""
+    """The task that was registered under `name`; UserError where there is none, or one that is not ours, or a Mixture."""
     names = seqio.TaskRegistry.names()
+    if name in seqio.MixtureRegistry.names():
+        raise UserError(f"{name!r} is a Mixture of SeqIO, ptmjax trains on a task: name one, or give a Stage to each")
     if name not in names:
         near = difflib.get_close_matches(name, names) or sorted(names)[:5]
         raise UserError(f"task {name!r} is not registered: did you mean {', '.join(near)}?")

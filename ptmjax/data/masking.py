@@ -8,8 +8,11 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from ptmjax.data.corruption import Corruption
 from ptmjax.data.vocabulary import Vocabulary
 from ptmjax.types import UserError, at_least
+
+LAST = np.uint32((1 << 32) - 1)  # the key of a place that cannot be chosen
 
 
 def budget(n: np.ndarray, rate: float, cap: int | None) -> np.ndarray:
@@ -18,42 +21,63 @@ def budget(n: np.ndarray, rate: float, cap: int | None) -> np.ndarray:
     return k if cap is None else np.minimum(k, cap)
 
 
-def choose(free: np.ndarray, draws: np.ndarray, k: np.ndarray) -> np.ndarray:
-    """bool [B, L]: k [B] of the places where `free`, uniformly without replacement: those with the smallest draws in [0, 1).
+def bits(rngs: Iterable[np.random.Generator], rows: int, length: int, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """From each row's generator (of 64-bit words): keys uint32 [B, L], no two of a row alike, and uint64 [B, most], one a target.
+
+    A key is random above and holds its place below, so that a tie goes to the earlier place: no place's chance moves by more than
+    L / 2**31. Raw words, length / 2 + most of them a row, cost a third of that many numbers in [0, 1).
+    """
+    words = -(-length // 2)
+    raw = np.empty((rows, words + most), np.uint64)
+    for row, rng in zip(raw, rngs, strict=True):
+        row[:] = rng.bit_generator.random_raw(words + most)
+    keys = raw.view(np.uint32)[:, :length]
+    keys &= ~low_bits(length)
+    keys |= np.arange(length, dtype=np.uint32)
+    return keys, raw[:, words:]
+
+
+def low_bits(length: int) -> np.uint32:
+    """The bits of a key that hold the place."""
+    return np.uint32((1 << (length - 1).bit_length()) - 1)
+
+
+def choose(free: np.ndarray, keys: np.ndarray, k: np.ndarray) -> np.ndarray:
+    """bool [B, L]: k [B] of the places where `free`, uniformly without replacement: those with the smallest keys (bits).
 
     All of them where there are no more than k.
     """
-    draws = np.where(free, draws, 2.0)
-    last = np.take_along_axis(np.sort(draws, axis=1), k[:, None] - 1, axis=1)
-    return free & (draws <= last)
+    most = k.max(initial=1)
+    least = np.sort(np.partition(np.where(free, keys, LAST), most - 1, axis=1)[:, :most], axis=1)
+    return free & (keys <= least[np.arange(len(k)), k - 1][:, None])
 
 
-def choose_words(free: np.ndarray, word: np.ndarray, draws: np.ndarray, k: np.ndarray) -> np.ndarray:
+def choose_words(free: np.ndarray, first: np.ndarray, keys: np.ndarray, k: np.ndarray) -> np.ndarray:
     """bool [B, L]: whole words of together at most k [B] places, all the `free` ones of each.
 
-    `word` [B, L] numbers the words of a row from 0, ascending. They are visited in the order of the draw at their first place,
-    and one that has more free places than are left of k is passed over, as in BERT's own code: there may be less than k.
+    `first` [B, L] says where a word begins; every row begins with one. They are visited in the order of the keys at their first
+    places, and one that has more free places than are left of k is passed over, as in BERT's own code: there may be less than k.
     """
     rows, length = free.shape
-    first = np.diff(word, axis=1, prepend=-1) > 0
-    size = np.bincount((word + length * np.arange(rows)[:, None]).ravel(), free.ravel(), rows * length).reshape(rows, length)
-    when = np.full((rows, length), 2.0)
-    when[first.nonzero()[0], word[first]] = draws[first]
-    order = np.where(size > 0, when, 2.0).argsort(axis=1)
-    sizes, taken, left = np.take_along_axis(size, order, 1), np.zeros((rows, length), bool), k.copy()
-    for j in range((size > 0).sum(1).max(initial=0)):
-        take = (sizes[:, j] > 0) & (sizes[:, j] <= left)
-        taken[np.arange(rows), order[:, j]] = take
-        left = left - np.where(take, sizes[:, j], 0)
+    begin, low = np.flatnonzero(first), low_bits(length)
+    size, chosen, left = np.zeros(rows * length, np.int64), np.zeros(rows * length, bool), k.copy()
+    size[begin] = np.diff(np.append(0, np.cumsum(free))[np.append(begin, free.size)])
+    some = size.reshape(free.shape) > 0
+    order = np.sort(np.where(some, keys, keys | ~low), axis=1) & low  # last what has no free place
+    for at in order.T[: np.count_nonzero(some, axis=1).max(initial=0)]:
+        at = at + length * np.arange(rows)
+        take = size[at] <= left
+        left -= size[at] * take
+        chosen[at] = take
         if not left.any():
             break
-    return free & np.take_along_axis(taken, word, 1)
+    return free & chosen[begin][np.cumsum(first) - 1].reshape(free.shape)
 
 
 def lay(parts: Sequence[Sequence[np.ndarray]], length: int, vocabulary: Vocabulary) -> tuple[np.ndarray, np.ndarray]:
-    """CLS, then each part of a row with SEP after it, padded: int32 [B, L], and how long each row is, int64 [B]."""
+    """CLS, then each part [m] (or [m, 2]) of a row with SEP after it, padded: int32 [B, L] (or [B, L, 2]), and the lengths, int64 [B]."""
     cls, sep, pad = vocabulary.cls, vocabulary.sep, vocabulary.pad
-    out, n = np.full((len(parts), length), pad, np.int32), np.ones(len(parts), np.int64)
+    out, n = np.full((len(parts), length, *parts[0][0].shape[1:]), pad, np.int32), np.ones(len(parts), np.int64)
     out[:, 0] = cls
     for row, row_parts in enumerate(parts):
         at = 1
@@ -65,20 +89,17 @@ def lay(parts: Sequence[Sequence[np.ndarray]], length: int, vocabulary: Vocabula
     return out, n
 
 
-def show(
-    targets: np.ndarray, action: np.ndarray, draws: np.ndarray, mask: tuple[int, float], random: tuple[np.ndarray, float]
-) -> np.ndarray:
-    """What stands in the place of each target: the id mask[0] at rate mask[1], one of the ids random[0] at rate random[1], else itself.
-
-    One action and one draw in [0, 1) for each target, so that action and replacement do not depend on each other.
-    """
+def show(targets: np.ndarray, draws: np.ndarray, mask: tuple[int, float], random: tuple[np.ndarray, float]) -> np.ndarray:
+    """What stands in the place of each target [m]: the id mask[0] at rate mask[1], one of the ids random[0] at rate random[1], else
+    itself. Of its draws [m, 2] in [0, 1) the first says which, the second which id."""
     ids, rate = random
-    other = ids[(draws * len(ids)).astype(np.int64)]
+    action, other = draws.T
+    other = ids[(other * len(ids)).astype(np.int64)]
     return np.where(action < mask[1], mask[0], np.where(action < mask[1] + rate, other, targets))
 
 
 @dataclasses.dataclass(frozen=True)
-class Masking:
+class Masking(Corruption):
     """Corruption: CLS tokens SEP padded to `length`, a share of the pieces predicted, each piece masked on its own.
 
     budget() pieces are chosen (fewer where fewer can be); special ids, unk among them, never. Of those chosen a share `mask`
@@ -86,10 +107,13 @@ class Masking:
     scored. Tokens beyond length - 2 are cut off. No place is chosen twice, so mask=.85, random=0 is the input of ELECTRA's
     generator as released but for its repeated places, and mask=1 the one of its paper (Clark et al. 2020, section 2).
 
+    Departures from BERT's create_pretraining_data.py: there a replacement is any id of the vocabulary, specials and [unusedN] among
+    them, and [UNK] can be chosen. Here neither: a symbol amid a text gives itself away, and "unknown" is nothing to be learnt.
+
     whole: whole words are chosen (BERT's later flag): all pieces of a word that can be, or none; each piece still draws what
-        is shown on its own. A word begins where the vocabulary says so, and at the first place of a row or part: in BERT's
-        code a part that begins inside a word goes with the last word of the part before. Where every word has more pieces
-        than the budget, none is chosen.
+        is shown on its own. A word begins where the record's column `words` says so (windows.Segmented), or where it has none,
+        where the vocabulary does; and at the first place of a row or part: in BERT's code a part that begins inside a word goes
+        with the last word of the part before. Where every word has more pieces than the budget, none is chosen.
     """
 
     vocabulary: Vocabulary
@@ -126,39 +150,43 @@ class Masking:
     def _ordinary(self) -> np.ndarray:
         return self.vocabulary.ordinary
 
-    def __getstate__(self) -> dict:
-        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # not the tables: they are made again
-
-    def __call__(self, example: dict[str, np.ndarray], rng: np.random.Generator, lookup: Sequence[dict]) -> dict[str, np.ndarray]:
-        return {key: x[0] for key, x in self.rows([example], [rng], lookup).items()}
+    @functools.cached_property
+    def _most(self) -> int:
+        """k of a full row."""
+        return int(budget(self.length, self.rate, self.cap))
 
     def rows(self, examples: Sequence[dict], rngs: Iterable[np.random.Generator], lookup: Sequence[dict]) -> dict[str, np.ndarray]:
         """The same for many rows at once, [B, L]: each row depends on its own example and generator alone."""
-        out = self.masked([(example["tokens"][: self.length - 2],) for example in examples], rngs)
+        out = self.masked([(self.pieces(example)[: self.length - 2],) for example in examples], rngs)
         return out | {"types": np.zeros_like(out["tokens"])} if self.types else out
 
+    def pieces(self, example: dict[str, np.ndarray]) -> np.ndarray:
+        """tokens [n]; where whole words are chosen and the record says where they begin, [n, 2]: the id, and that."""
+        marked = self.whole and "words" in example
+        return np.stack([example["tokens"], example["words"]], 1) if marked else example["tokens"]
+
     def masked(self, parts: Sequence[Sequence[np.ndarray]], rngs: Iterable[np.random.Generator]) -> dict[str, np.ndarray]:
-        """Rows of CLS part SEP part SEP ..., masked: tokens, targets, weights, segments [B, L]. The parts must fit."""
-        free = self._free
-        targets, n = lay(parts, self.length, self.vocabulary)
-        draws = np.empty((len(parts), 3, self.length))
-        for row, rng in zip(draws, rngs, strict=True):
-            rng.random(out=row)  # choice, action, replacement of each place
-        k = budget(n, self.rate, self.cap)
-        choice = choose_words(free[targets], self._words(targets), draws[:, 0], k) if self.whole else choose(free[targets], draws[:, 0], k)
-        at, tokens = choice.nonzero(), targets.copy()
-        shown = (self.vocabulary.mask, self.mask), (self._ordinary, self.random)
-        tokens[at] = show(targets[at], draws[:, 1][at], draws[:, 2][at], *shown)
+        """Rows of CLS part SEP part SEP ..., masked: tokens, targets, weights, segments [B, L]. The parts (pieces) must fit."""
+        can = self._free
+        laid, n = lay(parts, self.length, self.vocabulary)
+        targets = laid if laid.ndim == 2 else laid[..., 0].copy()
+        free, k = can.take(targets), budget(n, self.rate, self.cap)
+        keys, raw = bits(rngs, len(parts), self.length, self._most)
+        choice = choose_words(free, self._first(laid, targets, free), keys, k) if self.whole else choose(free, keys, k)
+        at, tokens = np.flatnonzero(choice), targets.copy()
+        draws = raw[np.arange(self._most) < np.count_nonzero(choice, axis=1)[:, None]].view(np.uint32).reshape(-1, 2) * 2.0**-32
+        tokens.ravel()[at] = show(targets.ravel()[at], draws, (self.vocabulary.mask, self.mask), (self._ordinary, self.random))
         segments = (np.arange(self.length) < n[:, None]).astype(np.int32)
         return {"tokens": tokens, "targets": targets, "weights": choice.astype(np.float32), "segments": segments}
 
-    def _words(self, targets: np.ndarray) -> np.ndarray:
-        """Numbers of the words of each row, [B, L]: unk goes on with its word, every other special id stands alone."""
-        alone = ~self._free[targets] & (targets != self.vocabulary.unk)
-        begins = self.vocabulary.starts(targets.ravel()).reshape(targets.shape) | alone
+    def _first(self, laid: np.ndarray, targets: np.ndarray, free: np.ndarray) -> np.ndarray:
+        """bool [B, L]: where words begin: unk goes on with its word, every other special id stands alone."""
+        alone = ~free & (targets != self.vocabulary.unk)
+        begins = self.vocabulary.starts(targets.ravel()).reshape(targets.shape) if laid.ndim == 2 else laid[..., 1] > 0
+        begins = begins | alone
         begins[:, 1:] |= alone[:, :-1]
         begins[:, 0] = True
-        return np.cumsum(begins, axis=1) - 1
+        return begins
 
     def readout(self) -> "Masking":
         """The same pieces, all shown as MASK: what a model knows from context alone."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from ptmjax.data.corruption import Corruption
 from ptmjax.data.masking import Masking
 from ptmjax.types import UserError
 
@@ -14,7 +15,7 @@ TRIES = 10  # records drawn in search of another document, as in BERT's own code
 
 
 @dataclasses.dataclass(frozen=True)
-class Pairs:
+class Pairs(Corruption):
     """Corruption: CLS A SEP B SEP with types 0 and 1; label 1 where B is from another document, 0 where it follows A; masked.
 
     A target of `length` - 3 tokens, or at rate `short` one of 2 .. length - 3, is filled with consecutive whole sentences of the
@@ -47,9 +48,6 @@ class Pairs:
     def features(self) -> tuple[str, ...]:
         return (*(name for name in self.masking.features if name != "types"), "types", "label", "row_weights")
 
-    def __call__(self, example: dict[str, np.ndarray], rng: np.random.Generator, lookup: Sequence[dict]) -> dict[str, np.ndarray]:
-        return {key: x[0] for key, x in self.rows([example], [rng], lookup).items()}
-
     def rows(self, examples: Sequence[dict], rngs: Iterable[np.random.Generator], lookup: Sequence[dict]) -> dict[str, np.ndarray]:
         """The same for many rows at once, [B, L] and [B]: each row depends on its own example and generator, and on `lookup`."""
         rngs = list(rngs)
@@ -64,20 +62,30 @@ class Pairs:
         """(A, B, label); B may be empty."""
         if "starts" not in example:
             raise UserError("pairs need the sentences of their records: cut the text with windows.Sentences")
-        tokens, bounds = example["tokens"], _bounds(example)
+        tokens, bounds = self.masking.pieces(example), _bounds(example)
         most, size = self.masking.length - 3, len(bounds) - 1
         target = int(rng.integers(2, most + 1)) if rng.random() < self.short else most
         begin, end = _run(bounds, target, rng)
         middle = begin + (int(rng.integers(1, end - begin)) if end - begin > 1 else min(1, size))
         a, b = tokens[bounds[begin] : bounds[middle]], None
         if len(a) and (end - begin == 1 or rng.random() < self.other):
-            b = _elsewhere(example["document"][0], target - len(a), rng, lookup)
+            b = self._elsewhere(example["document"][0], target - len(a), rng, lookup)
         label = int(b is not None)
         if b is None:
             if middle == size and begin > 0:  # nothing follows a last sentence: let it follow the one before
                 begin, middle = begin - 1, begin
             a, b = tokens[bounds[begin] : bounds[middle]], tokens[bounds[middle] : bounds[min(size, max(end, middle + 1))]]
         return *shorten(a, b, most, rng), label
+
+    def _elsewhere(self, document: int, want: int, rng: np.random.Generator, lookup: Sequence[dict]) -> np.ndarray | None:
+        """A run of `want` tokens or more, if its record has so many, of another document; None where none is found."""
+        for _ in range(TRIES if len(lookup) else 0):
+            record = lookup[int(rng.integers(len(lookup)))]
+            if record["document"][0] != document and len(record["starts"]):
+                bounds = _bounds(record)
+                begin, end = _run(bounds, want, rng)
+                return self.masking.pieces(record)[bounds[begin] : bounds[end]]
+        return None
 
     def readout(self) -> "Pairs":
         """The same pairs with all chosen pieces shown as MASK."""
@@ -103,17 +111,6 @@ def _run(bounds: np.ndarray, target: int, rng: np.random.Generator) -> tuple[int
     begin = int(rng.integers(enough)) if enough > 1 else 0
     end = int(np.searchsorted(bounds, bounds[begin] + target))
     return begin, min(len(bounds) - 1, max(end, begin + 1))
-
-
-def _elsewhere(document: int, want: int, rng: np.random.Generator, lookup: Sequence[dict]) -> np.ndarray | None:
-    """A run of `want` tokens or more, if its record has so many, of another document; None where none is found."""
-    for _ in range(TRIES if len(lookup) else 0):
-        record = lookup[int(rng.integers(len(lookup)))]
-        if record["document"][0] != document and len(record["starts"]):
-            bounds = _bounds(record)
-            begin, end = _run(bounds, want, rng)
-            return record["tokens"][bounds[begin] : bounds[end]]
-    return None
 
 
 def shorten(a: np.ndarray, b: np.ndarray, most: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:

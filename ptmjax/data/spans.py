@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from ptmjax.data.corruption import Corruption
 from ptmjax.data.masking import no_context_bound
 from ptmjax.data.vocabulary import Vocabulary
 from ptmjax.types import UserError, at_least
@@ -97,7 +98,7 @@ def _number(spans: np.ndarray) -> np.ndarray:
 
 
 @dataclasses.dataclass(frozen=True)
-class Spans:
+class Spans(Corruption):
     """Corruption: a text of up to `raw` tokens to inputs and targets, padded to `inputs` and `targets`, EOS behind both.
 
     In the inputs each noise span is one sentinel, in the targets the span follows its sentinel; sentinels count down from the
@@ -138,12 +139,6 @@ class Spans:
         if missing:
             raise UserError(f"span corruption needs the symbols eos and pad; {v!r} lacks {', '.join(missing)}")
         return v.eos, v.pad, v.ordinary, np.isin(np.arange(v.size), v.ordinary), self.raw
-
-    def __getstate__(self) -> dict:
-        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # not the tables: they are made again
-
-    def __call__(self, example: dict[str, np.ndarray], rng: np.random.Generator, lookup: Sequence[dict]) -> dict[str, np.ndarray]:
-        return {key: x[0] for key, x in self.rows([example], [rng], lookup).items()}
 
     def rows(self, examples: Sequence[dict], rngs: Iterable[np.random.Generator], lookup: Sequence[dict]) -> dict[str, np.ndarray]:
         """The same for many rows at once, [B, L] and [B, L']: each row depends on its own example and generator alone."""

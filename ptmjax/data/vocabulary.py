@@ -52,6 +52,10 @@ class Vocabulary(abc.ABC):
     def starts(self, ids: np.ndarray) -> np.ndarray:
         """bool [n]: the piece begins a word."""
 
+    def places(self, text: str) -> np.ndarray:
+        """int64 [n]: at which character of the text each piece of encode(text) begins."""
+        raise UserError(f"{self!r} does not tell where in a text its pieces are, which a segmenter's words need: use a WordPiece vocabulary")
+
     def save(self, folder: Path) -> None:
         """Writes its file into the folder, under the name that transformers looks for."""
         raise UserError(f"{self!r} has no file that transformers reads: this vocabulary cannot be exported")

@@ -6,7 +6,7 @@ dtypes; every column is a vector.
 import collections
 import dataclasses
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
@@ -158,3 +158,49 @@ class Joined:
             yield {"tokens": held}
         else:
             counts.update(tokens=-len(held), dropped_tokens=len(held))
+
+
+@dataclasses.dataclass(frozen=True)
+class Segmented:
+    """Blocks or Sentences whose records also say where words begin, for texts without spaces between them: what Masking(whole=True)
+    chooses then are the segmenter's words (BERT-wwm, Cui et al. 2019, arXiv 1906.08101).
+
+    words: gives the words of a text in order, as jieba.lcut does; a frozen dataclass with __call__, since it goes to worker
+        processes and its repr, part of the cache's key, is to name all that decides them. The ids do not depend on it. A
+        character that none of its words covers is a word; a piece that reaches from one word into the next joins them.
+    """
+
+    cut: Blocks | Sentences
+    words: Callable[[str], Iterable[str]]
+
+    def __post_init__(self):
+        if not isinstance(self.cut, Blocks | Sentences):
+            raise UserError(f"words are marked in Blocks or Sentences, not in {self.cut!r}")
+        if " at 0x" in repr(self.words):
+            raise UserError(f"the segmenter {self.words!r} has another repr in every process, by which no cache is found again: make it a "
+                            "frozen dataclass with __call__")
+
+    @property
+    def schema(self) -> dict[str, str]:
+        return self.cut.schema | {"words": "uint8"}
+
+    def __call__(self, documents: Iterable[str], vocabulary: Vocabulary, counts: collections.Counter | None = None) -> Iterator[dict]:
+        """Yields what the cut does, and words uint8 [tokens]: 1 where one begins."""
+        for record in self.cut(documents, _Marked(vocabulary, self.words), counts):
+            yield record | {"tokens": record["tokens"][:, 0].copy(), "words": record["tokens"][:, 1].astype(np.uint8)}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Marked:
+    """For a cut, a vocabulary whose pieces are [n, 2]: the id, and whether a word begins there."""
+
+    vocabulary: Vocabulary
+    words: Callable[[str], Iterable[str]]
+
+    def encode(self, text: str) -> np.ndarray:
+        first, at = np.ones(len(text) + 1, bool), 0
+        for word in self.words(text):
+            if (found := text.find(word, at)) >= 0:
+                at = found + len(word)
+                first[found + 1 : at] = False
+        return np.stack([self.vocabulary.encode(text), first[self.vocabulary.places(text)]], axis=1)

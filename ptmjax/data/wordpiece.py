@@ -19,7 +19,7 @@ from ptmjax.types import UserError
 
 UNK = "[UNK]"
 SYMBOLS = frozenset({"[PAD]", UNK, "[CLS]", "[SEP]", "[MASK]"})
-LONGEST = 100  # characters of a word; a longer one is unk, as in BERT's own code
+LONGEST = 100  # characters of a word, a longer one is unk: as transformers has it, so that both give equal ids; BERT's own code has 200
 _UNUSED = re.compile(r"\[unused\d+\]")
 
 
@@ -27,27 +27,39 @@ class WordPiece(Vocabulary):
     """BERT's vocab.txt (a piece a line) or a tokenizer.json with a WordPiece model; read at first use, pickled as its path.
 
     Args:
-        lower: of a vocab.txt: whether case is folded and accents are stripped, as the uncased models do (None: yes). A
-            tokenizer.json says so itself, so it takes None alone.
+        lower: of a vocab.txt: whether case is folded, as the uncased models do (None: yes).
+        strip_accents: of a vocab.txt: whether accents are stripped (None: where case is folded, as BERT does).
+            A tokenizer.json says both itself, so it takes None alone.
 
     [PAD], [UNK], [CLS], [SEP], [MASK] (None where the file lacks one; [UNK] must be there), the [unusedN] and what a
     tokenizer.json adds to its model are special; all of them are plain text in a text, which BERT's own tokeniser reads as symbols.
     """
 
-    def __init__(self, path: str, lower: bool | None = None):
-        self.path, self.lower = str(path), lower
-        if lower is not None and self._is_json:
-            raise UserError(f"vocabulary {self.path} says itself whether case is folded: leave lower out, or give the vocab.txt")
+    def __init__(self, path: str, lower: bool | None = None, strip_accents: bool | None = None):
+        self.path, self.lower, self.strip_accents = str(path), lower, strip_accents
+        if self._given and self._is_json:
+            raise UserError(f"vocabulary {self.path} says itself whether case is folded and accents are stripped: leave "
+                            f"{' and '.join(self._given)} out, or give the vocab.txt")
 
     def __getstate__(self) -> dict:
-        return {"path": self.path, "lower": self.lower}  # worker processes read the file again
+        return {"path": self.path, "lower": self.lower, "strip_accents": self.strip_accents}  # worker processes read the file again
 
     def __repr__(self) -> str:
-        return f"WordPiece({self.path!r}{'' if self.lower is None else f', lower={self.lower}'})"
+        return f"WordPiece({', '.join([repr(self.path), *(f'{name}={x}' for name, x in self._given.items())])})"
+
+    @property
+    def _given(self) -> dict[str, bool]:
+        return {name: x for name in ("lower", "strip_accents") if (x := getattr(self, name)) is not None}
 
     @property
     def _is_json(self) -> bool:
         return self.path.endswith(".json")
+
+    @property
+    def _folds(self) -> tuple[bool, bool]:
+        """Of a vocab.txt: whether case is folded, and accents are stripped."""
+        lower = self.lower is not False
+        return lower, lower if self.strip_accents is None else self.strip_accents
 
     @functools.cached_property
     def _bytes(self) -> bytes:
@@ -61,7 +73,7 @@ class WordPiece(Vocabulary):
         """(a tokenizer.json without symbols and template, what is added to its model: id -> piece)."""
         try:
             text = self._bytes.decode()
-            held = json.loads(text) if self._is_json else _from_lines(text, self.lower is not False)
+            held = json.loads(text) if self._is_json else _from_lines(text, *self._folds)
             if held["model"]["type"] != "WordPiece":
                 raise UserError(f"vocabulary {self.path} holds a {held['model']['type']} model, not a WordPiece one")
             added = {int(x["id"]): x["content"] for x in held.get("added_tokens") or ()}
@@ -85,7 +97,9 @@ class WordPiece(Vocabulary):
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        return hashlib.sha256(self._bytes + (b"" if self._is_json else b" lower" if self.lower is not False else b" cased")).hexdigest()
+        lower, strip = self._folds
+        how = b"" if self._is_json else (b" lower" if lower else b" cased") + (b"" if strip == lower else b" accents apart")
+        return hashlib.sha256(self._bytes + how).hexdigest()
 
     @functools.cached_property
     def _pieces(self) -> list[str]:
@@ -121,6 +135,9 @@ class WordPiece(Vocabulary):
     def encode(self, text: str) -> np.ndarray:
         return np.array(self._model.encode(text, add_special_tokens=False).ids, np.int32)
 
+    def places(self, text: str) -> np.ndarray:
+        return np.array([begin for begin, _ in self._model.encode(text, add_special_tokens=False).offsets], np.int64)
+
     def decode(self, ids: Iterable[int]) -> str:
         words = []
         for id in map(int, ids):
@@ -140,15 +157,16 @@ class WordPiece(Vocabulary):
     def save(self, folder: Path) -> None:
         (folder / ("tokenizer.json" if self._is_json else "vocab.txt")).write_bytes(self._bytes)
         about = {"tokenizer_class": "BertTokenizerFast" if self._is_json else "BertTokenizer"}
-        lower = {} if self._is_json else {"do_lower_case": self.lower is not False}
-        (folder / "tokenizer_config.json").write_text(json.dumps(about | lower, indent=1) + "\n")
+        folds = {} if self._is_json else {"do_lower_case": self._folds[0]}
+        accents = {} if self.strip_accents is None else {"strip_accents": self.strip_accents}
+        (folder / "tokenizer_config.json").write_text(json.dumps(about | folds | accents, indent=1) + "\n")
 
 
-def _from_lines(text: str, lower: bool) -> dict:
+def _from_lines(text: str, lower: bool, strip_accents: bool) -> dict:
     """What a tokenizer.json of BERT would say, from the lines of a vocab.txt."""
     vocabulary = {line.removesuffix("\r"): id for id, line in enumerate(text.removesuffix("\n").split("\n"))}
     model = tokenizers.models.WordPiece(vocabulary, unk_token=UNK, max_input_chars_per_word=LONGEST)
     tokenizer = tokenizers.Tokenizer(model)
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lower)  # accents go with case
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lower, strip_accents=strip_accents)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     return json.loads(tokenizer.to_str())

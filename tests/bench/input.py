@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.bench.timing import ratio, table, take_cores, told
+from tests.bench.timing import needs, ratio, table, take_cores, told
 from tests.bench.train_step import WARM
 from tests.bench.worker import Worker
 
@@ -157,6 +157,7 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="sizes that only show that it runs")
     parser.add_argument("--json", metavar="FILE", help="all numbers, every turn's among them")
     args = parser.parse_args()
+    needs("torch", "transformers")
     threads = take_cores(args.threads)
     rows, all_found = 4 if args.tiny else ROWS, []
     speeds = given(args.train) if args.train else {name: step_speed(name, threads, args.tiny) for name in sorted(set(STEPS.values()))}

@@ -1,6 +1,8 @@
 """What the benchmarks share: medians, ratios and tables."""
+import importlib.util
 import os
 import statistics
+import sys
 import time
 from collections.abc import Callable, Sequence
 
@@ -41,3 +43,10 @@ def take_cores(wanted: int | None) -> int:
         mine = mine[:wanted]
         os.sched_setaffinity(0, mine)
     return len(mine)
+
+
+def needs(*modules: str) -> None:
+    """Ends with one line and code 2 where a peer's library is not installed."""
+    if missing := [name for name in modules if importlib.util.find_spec(name) is None]:
+        print(f"no {' and no '.join(missing)} here, the benchmark needs the parity extra: pip install -e '.[test,parity]'", file=sys.stderr)
+        raise SystemExit(2)

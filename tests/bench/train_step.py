@@ -10,7 +10,7 @@ import statistics
 import time
 
 from tests.bench.systems import SYSTEMS, tiny
-from tests.bench.timing import ratio, table, take_cores, told
+from tests.bench.timing import needs, ratio, table, take_cores, told
 from tests.bench.worker import Worker
 
 WARM = 3  # steps before the clock
@@ -84,6 +84,7 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="sizes that only show that it runs")
     parser.add_argument("--json", metavar="FILE", help="all numbers, every turn's among them")
     args = parser.parse_args()
+    needs("torch", "transformers")
     threads = take_cores(args.threads)
     print(f"{platform.processor() or platform.machine()}, {threads} of {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}", flush=True)
     found = []

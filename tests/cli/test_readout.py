@@ -1,7 +1,9 @@
 """Baselines of what is held out, for every kind of corruption."""
 import dataclasses
+import hashlib
 import io
 import json
+import re
 import types
 from pathlib import Path
 
@@ -10,7 +12,8 @@ import pytest
 import rich.console
 from etils import epath
 
-from ptmjax.cli import readout
+from ptmjax.cli import readout, train
+from ptmjax.data import records
 from ptmjax.data.loader import Source
 from ptmjax.data.masking import Masking
 from ptmjax.data.order import Sequential
@@ -29,11 +32,17 @@ def plain(example, rng, lookup):
     return {key: x for key, x in Masking(V, 24)(example, rng, lookup).items()}
 
 
+class Held(list):
+    folder = Path("t-validation-1")
+
+
 def data(corruption, shown):
     source = lambda c: Source(RECORDS, Sequential(len(RECORDS)), c, 0, "t")
     counts = np.bincount(np.concatenate([r["tokens"] for r in RECORDS]), minlength=V.size)
-    return types.SimpleNamespace(source=source(corruption), heldout_source=source(shown), validation=RECORDS,
-                                 training=types.SimpleNamespace(counts=counts), stage=types.SimpleNamespace(heldout=None))
+    counts[V.unk], counts[V.sep] = 10**6, 10**5  # much of the text, and never a target of these
+    return types.SimpleNamespace(source=source(corruption), heldout_source=source(shown), validation=Held(RECORDS),
+                                 training=types.SimpleNamespace(counts=counts, folder=Path("t-train-1")),
+                                 stage=types.SimpleNamespace(heldout=None), task=types.SimpleNamespace(name="t", vocabulary=V))
 
 
 @pytest.mark.parametrize("corruption, bounded, view", [
@@ -47,13 +56,26 @@ def test_baselines_ask_the_corruption(corruption, bounded, view):
     rows = mine.heldout_source.examples(np.arange(len(RECORDS)))
     targets = rows["targets"][rows["weights"] > 0]
     assert set(np.unique(targets)) <= {5, 6, 7, 8}  # no sentinel, no EOS
-    p = (mine.training.counts + 1) / (mine.training.counts + 1).sum()
+    p = (mine.training.counts + 1) / (mine.training.counts + 1)[V.ordinary].sum()
     assert found["unigram"] == pytest.approx(-np.log(p[targets]).mean()) and found["majority"] == pytest.approx((targets == 5).mean())
     assert ("no_context_bound" in found) == bounded
     if bounded:
         assert 0 < found["no_context_bound"] < found["unigram"]
     said = readout.shown_masked(mine)
     assert view in said if view else said == ""
+
+
+def test_what_is_scored_though_it_is_a_symbol_counts():
+    """A corruption that scores SEP as well has it among its targets: no infinite loss, and it is the most frequent."""
+    def scored(example, rng, lookup):
+        out = plain(example, rng, lookup)
+        return out | {"weights": out["segments"].astype(np.float32) * (out["targets"] != V.cls)}
+
+    mine = data(scored, scored)
+    found, can = readout.baselines(mine), np.append(V.ordinary, V.sep)
+    p = (mine.training.counts + 1) / (mine.training.counts + 1)[can].sum()
+    targets = np.concatenate([[*r["tokens"], V.sep] for r in RECORDS])
+    assert found["unigram"] == pytest.approx(-np.log(p[targets]).mean()) and found["majority"] == pytest.approx((targets == V.sep).mean())
 
 
 def test_what_has_no_token_targets_has_no_baselines():
@@ -95,3 +117,71 @@ def test_a_summary_without_lines_or_place_is_one_line(tmp_path):
         readout.summary(folder, mine)
     with pytest.raises(UserError, match="curve.png cannot be written .*: move what lies there away and start again"):
         readout.curve(folder, LAST, "")
+
+
+# ------------------------------------------------------------------ the recorded control
+OF = {"task": "t", "train": "t-train-1", "vocabulary": V.fingerprint}
+GOOD = {"data": OF, "step": 7, "mlm": 6.28, "accuracy": 0.0531}
+MASKED = {"step": 4, "set": "validation", "records": 3, "loss": 3.0, "mlm": 3.0, "accuracy": 0.2}
+RTD = {"step": 4, "set": "validation", "records": 3, "loss": 3.0, "f1": 0.5, "replaced": 0.1}
+
+
+def concluded(tmp_path, last, control):
+    """What `ptmjax train` says after its last step, with such a control beside its gin file."""
+    for name in ("metrics.jsonl", "timing.jsonl"):
+        (tmp_path / name).write_text(json.dumps({**last, "seconds": 1.0, "tokens": 5}) + "\n")
+    (tmp_path / "mine.gin").write_text("")
+    if control is not None:
+        (tmp_path / "mine.control.json").write_text(control)
+    console = rich.console.Console(record=True, width=300, file=io.StringIO())
+    train.conclude(types.SimpleNamespace(workdir=epath.Path(tmp_path), gin_files=[str(tmp_path / "mine.gin")]), data(plain, plain), console, 4)
+    return console.export_text()
+
+
+def test_a_control_of_the_same_data_is_shown_with_its_steps(tmp_path):
+    said = concluded(tmp_path, MASKED, json.dumps(GOOD))
+    assert "own position (7 steps)" in said and "6.280" in said and "not shown" not in said
+    assert json.loads((tmp_path / "summary.json").read_text())["data"] == OF
+    (tmp_path / "without").mkdir()
+    assert "own position" not in (said := concluded(tmp_path / "without", MASKED, None)) and "not shown" not in said
+
+
+def test_a_summary_is_a_control(tmp_path):
+    """The way to make one: copy the summary.json of the control run beside the gin file."""
+    concluded(tmp_path, MASKED, None)
+    said = concluded(tmp_path, MASKED | {"mlm": 1.0}, (tmp_path / "summary.json").read_text())
+    assert "own position (4 steps)" in said and "3.000" in said and "1.000" in said
+
+
+@pytest.mark.parametrize("last, control, why", [
+    (MASKED, GOOD | {"data": OF | {"train": "t-train-2"}}, r"of other data \(training records"),
+    (MASKED, GOOD | {"data": OF | {"task": "s", "vocabulary": ""}}, r"of other data \(task, vocabulary"),
+    (MASKED, {"step": 7, "mlm": 6.28, "accuracy": 0.05}, "does not say of what data"),
+    (MASKED, GOOD | {"step": "7"}, "does not say of what data and how many steps"),
+    (MASKED, {"data": OF, "step": 7, "mlm": 6.28}, "has no number accuracy"),
+    (MASKED, GOOD | {"mlm": "6"}, "has no number mlm"),
+    (RTD, GOOD, "has no number f1"),
+    (MASKED, [1], "does not say of what data"),
+    (MASKED, None, "cannot be read"),
+], ids=str)  # fmt: skip
+def test_another_control_is_one_line_and_the_run_succeeds(tmp_path, last, control, why):
+    said = concluded(tmp_path, last, "{half" if control is None else json.dumps(control))
+    (line,) = [line for line in said.splitlines() if "not shown" in line]
+    assert re.search(why, line) and "mine.control.json" in line and "own position" not in said and "curve.png" in said
+
+
+def test_a_gin_file_that_is_gone_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(readout, "curve", lambda *_: (tmp_path / "mine.gin").unlink())
+    assert "the last evaluation and its baselines" in concluded(tmp_path, MASKED, json.dumps(GOOD))
+
+
+def test_the_shipped_control_is_of_the_shipped_text(tmp_path):
+    from ptmjax.tasks import pretrain  # noqa: F401  registers
+
+    from ptmjax.data import adapters
+
+    held = json.loads((Path(__file__).parents[2] / "gin/bert_demo.control.json").read_text())
+    task = adapters.read("en_pd_mlm_64")
+    key = hashlib.sha256(json.dumps(records.describe(task, "train", str(tmp_path)), sort_keys=True).encode()).hexdigest()[:16]
+    assert held["data"] == {"task": task.name, "train": f"{task.name}-train-{key}", "vocabulary": task.vocabulary.fingerprint}
+    assert 0.99 < held["mlm"] / 6.271 < 1.01 and held["step"] == 2000

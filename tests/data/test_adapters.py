@@ -18,7 +18,8 @@ from ptmjax.data.records import build
 from ptmjax.data.spans import Spans
 from ptmjax.data.task import Task
 from ptmjax.data.vocabulary import SentencePiece
-from ptmjax.data.windows import Blocks, Joined, Sentences
+from ptmjax.data.windows import Blocks, Joined, Segmented, Sentences
+from ptmjax.data.wordpiece import WordPiece
 from ptmjax.types import UserError
 
 
@@ -139,12 +140,39 @@ def test_get_dataset_and_mixtures(tasks):
     try:
         ds = seqio.get_mixture_or_task("both_mix").get_dataset({"tokens": 18}, split="train", shuffle=False, num_epochs=1)
         mixed = [key_of(e) for e in ds.as_numpy_iterator()]
+        with pytest.raises(UserError, match="'both_mix' is a Mixture of SeqIO, ptmjax trains on a task"):
+            adapters.read("both_mix")
     finally:
         seqio.MixtureRegistry.remove("both_mix")
     assert sorted(mixed) == sorted(map(key_of, through_seqio("both_mlm")))
     as_it_is = seqio.PassThroughFeatureConverter()
     plain = seqio.get_dataset("both_mlm", {"tokens": 18}, feature_converter=as_it_is, dataset_split="train", shuffle=False)
     assert sorted(map(key_of, plain.as_numpy_iterator())) == sorted(mixed)
+
+
+@dataclasses.dataclass(frozen=True)
+class Halves:
+    """A segmenter: every two characters are a word."""
+
+    def __call__(self, text):
+        return [text[i : i + 2] for i in range(0, len(text), 2)]
+
+
+CJK = "使用语言模型"
+
+
+def test_marked_words_pass_through_seqio(tmp_path):
+    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *CJK]), encoding="utf-8")
+    (tmp_path / "zh.txt").write_text("\n\n".join(CJK[i % 6] + CJK[i // 6] + CJK[:4] for i in range(36)), encoding="utf-8")
+    v = WordPiece(tmp_path / "vocab.txt")
+    task = Task("zh_halves", str(tmp_path / "zh.txt"), v, Segmented(Blocks(6), Halves()), Masking(v, 8, rate=0.3, whole=True), holdout=5)
+    adapters.register(task)
+    try:
+        found = list(through_seqio("zh_halves"))
+    finally:
+        seqio.TaskRegistry.remove("zh_halves")
+    weights = np.array([e["weights"] for e in found])
+    assert len(weights) > 20 and (weights[:, 1:7:2] == weights[:, 2:7:2]).all() and (weights.sum(1) == 2).all()
 
 
 def test_read(tasks):

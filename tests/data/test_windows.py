@@ -1,11 +1,19 @@
 import collections
+import dataclasses
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ptmjax.data.windows import Blocks, Joined, Sentences, Stream
+from ptmjax.data.loader import Source
+from ptmjax.data.masking import Masking
+from ptmjax.data.order import Sequential, counter
+from ptmjax.data.pairs import Pairs
+from ptmjax.data.records import build, records
+from ptmjax.data.task import Task
+from ptmjax.data.windows import Blocks, Joined, Segmented, Sentences, Stream
+from ptmjax.data.wordpiece import WordPiece
 from ptmjax.types import UserError
 
 TEXTS = ["a b c d e", "f g h i", "a b c d e", "j"]
@@ -105,3 +113,99 @@ def test_settings_that_cannot_be():
     for cut in (Blocks, Stream, Sentences, Joined):
         with pytest.raises(UserError, match="a cut of 0 tokens"):
             cut(0)
+
+
+# ------------------------------------------------------------------ words of a segmenter
+@dataclasses.dataclass(frozen=True)
+class Told:
+    """A segmenter that is told its words."""
+
+    text: str
+
+    def __call__(self, text):
+        return self.text.split("/")
+
+
+CJK = "使用语言模型来预测我喜欢你一个词"
+SAID = Told("使用/语言/模型/来/预测/我/喜欢/你")
+
+
+@pytest.fixture(scope="module")
+def chinese(tmp_path_factory):
+    path = tmp_path_factory.mktemp("chinese") / "vocab.txt"
+    path.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *CJK, *(f"##{c}" for c in CJK), "un", "##aff", "."]), encoding="utf-8")
+    return WordPiece(path)
+
+
+def scored(masking, record, n=400):
+    """Sets of places that are scored together: [rows, places of the text]."""
+    out = masking.rows([record] * n, [counter(0, "t", i, 0) for i in range(n)], [])
+    return out["weights"][:, 1 : len(record["tokens"]) + 1] > 0
+
+
+def test_chinese_words_are_masked_whole(chinese):
+    """Pitfall 22: ids are those of the characters; two characters of a word are scored together or not at all."""
+    cut, masking = Segmented(Blocks(20), SAID), Masking(chinese, 22, rate=0.3, whole=True)
+    (record,), (plain,) = cut(["使用语言模型"], chinese), Blocks(20)(["使用语言模型"], chinese)
+    assert (record["tokens"] == plain["tokens"]).all() and record["words"].tolist() == [1, 0, 1, 0, 1, 0]
+    assert {key: x.dtype.name for key, x in record.items()} == cut.schema == {**Blocks.schema, "words": "uint8"}
+    of = scored(masking, record)  # 2 of 8 places: one word
+    assert (of[:, ::2] == of[:, 1::2]).all() and (of.sum(1) == 2).all() and (of.mean(0) > 0.2).all()
+    apart = scored(masking, plain)
+    assert (apart[:, ::2] != apart[:, 1::2]).any()  # by the vocabulary alone every character is a word
+    each = dataclasses.replace(masking, whole=False)
+    assert (scored(each, record) == scored(each, plain)).all()
+    assert not any(chinese.piece(i).startswith("##") for i in record["tokens"])
+
+
+def test_words_that_disagree_with_the_text_fall_back_to_pieces(chinese):
+    mark = lambda text, said: next(Segmented(Blocks(20), Told(said))([text], chinese))["words"].tolist()
+    assert mark("我喜欢你", "我/喜欢/你") == [1, 1, 0, 1]
+    assert mark("我喜欢你", "") == mark("我喜欢你", "XX/欢喜/我你") == [1, 1, 1, 1]
+    assert mark("我喜欢你", "XX/喜欢") == mark("我喜欢你", "喜欢") == [1, 1, 0, 1]
+    assert mark("unaff 喜欢", "unaff/喜欢") == mark("unaff 喜欢", "unaff/ /喜欢") == [1, 0, 1, 0]
+    assert mark("unaff喜欢", "un/aff喜/欢") == [1, 1, 0, 1]  # the segmenter decides, not ##
+
+
+def test_a_block_or_a_sentence_that_parts_a_word_begins_with_one(chinese):
+    blocks = list(Segmented(Blocks(3), SAID)(["使用语言模型"], chinese))
+    assert [b["words"].tolist() for b in blocks] == [[1, 0, 1], [0, 1, 0]]
+    of = scored(Masking(chinese, 5, rate=0.4, whole=True), blocks[1])
+    assert {tuple(row) for row in of.tolist()} == {(True, False, False), (False, True, True)}
+    (record,) = Segmented(Sentences(20), SAID)(["使用语言。模型"], chinese)
+    assert record["words"].tolist() == [1, 0, 1, 0, 1, 1, 0] and record["starts"].tolist() == [0, 5]
+
+
+def test_pairs_keep_the_words(chinese):
+    text = "\n".join(["使用语言", "模型预测", "我喜欢你"] * 4)
+    found = list(Segmented(Sentences(30), SAID)([text, text + "\n我"], chinese))
+    pairs = Pairs(Masking(chinese, 16, rate=0.3, whole=True))
+    out = pairs.rows([found[0]] * 200, [counter(0, "t", i, 0) for i in range(200)], found)
+    other = pairs.rows([{key: x for key, x in found[0].items() if key != "words"}] * 200, [counter(0, "t", i, 0) for i in range(200)],
+                       [{key: x for key, x in r.items() if key != "words"} for r in found])
+    assert (out["targets"] == other["targets"]).all() and 0 < out["label"].sum() < 200
+    whole = lambda o: [(a > 0) == (b > 0) for t, w in zip(o["targets"], o["weights"]) for x, y, a, b in zip(t, t[1:], w, w[1:])
+                       if chinese.piece(x) + chinese.piece(y) in ("使用", "语言", "喜欢")]
+    assert all(whole(out)) and len(whole(out)) > 400 and not all(whole(other))
+
+
+def test_marked_records_go_through_the_cache(chinese, tmp_path):
+    (tmp_path / "zh.txt").write_text("\n\n".join(["使用语言模型" + "我喜欢你" * (i % 9) for i in range(60)]), encoding="utf-8")
+    masking = Masking(chinese, 12, whole=True)
+    task = Task("zh_words", str(tmp_path / "zh.txt"), chinese, Segmented(Blocks(10), SAID), masking, holdout=5)
+    held = build(task, "train", str(tmp_path / "cache"), workers=1, progress=False)
+    assert all((a["words"] == b["words"]).all() for a, b in zip(held, records(task, "train"))) and held.folder.name.startswith("zh_words-")
+    assert build(task, "train", str(tmp_path / "cache")).folder == held.folder
+    told = dataclasses.replace(task, cut=Segmented(Blocks(10), Told("使用语言")))
+    assert build(told, "train", str(tmp_path / "cache"), progress=False).folder != held.folder
+    assert Source(held, Sequential(len(held)), masking, 0, "t").examples(np.arange(9))["tokens"].shape == (9, 12)
+
+
+def test_segmenters_that_cannot_be(chinese, english):
+    for segmenter in (lambda text: [text], object()):
+        with pytest.raises(UserError, match="another repr in every process.*frozen dataclass"):
+            Segmented(Blocks(4), segmenter)
+    with pytest.raises(UserError, match="Blocks or Sentences, not in Stream"):
+        Segmented(Stream(4), SAID)
+    with pytest.raises(UserError, match="use a WordPiece vocabulary"):
+        list(Segmented(Blocks(4), SAID)(["a"], english))

@@ -1,4 +1,5 @@
 """WordPiece against transformers' BertTokenizerFast, and as every vocabulary must be."""
+import hashlib
 import pickle
 
 import numpy as np
@@ -13,7 +14,7 @@ from ptmjax.types import UserError
 
 SYMBOLS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = ["un", "##aff", "##able", "dog", "The", "the", "whale", "##s", "##S", "a", "##a", "b", "##b", "c", "##c", "i", "##i", "é", "e", "##e",
-         "ß", "ss", "##s1", "!", ".", ",", "[", "]", "mask", "##mask", "你", "好", "й", "и", "##й", "İ", "\u0307", "😀", "1", "##1", "2", "##2"]
+         "ß", "ss", "##s1", "!", ".", ",", "[", "]", "mask", "##mask", "你", "好", "й", "и", "##й", "İ", "\u0307", "😀", "1", "##1", "2", "##2", "mochte", "Mochte", "möchte", "Möchte"]
 PIECES = ["[PAD]", "[unused0]", "[unused1]", *SYMBOLS[1:], *WORDS]
 ODD = ["unaffable whales", "Unaffable DOG.", "d\u00f6g", "e\u0301 \u00e9", "\u0130i \u0131", "stra\u00dfe ss", "\u4f60\u597d\u554a", "\U0001f600a", "a\u200bb",
        "a\u00a0b\u3000c", "a\tb\nc\rd", "a\x00b\ufffdc\x07", "\u0439 \u0438\u0306", "\ufb01sh", "a" * 101, "a" * 100, "ab" * 50, "a-b_c", "'a''b'", "\u2028a\u2029",
@@ -119,3 +120,39 @@ def test_windows_line_ends_and_pieces_said_twice(tmp_path):
     v = WordPiece(tmp_path / "v.txt")
     assert v.size == 4 and v.encode("a b").tolist() == [3, 2]
     assert v.special == {0, 1} and v.pad is None and v.cls is None and v.eos is None
+
+
+@pytest.mark.parametrize("lower, strip, pieces", [
+    (None, None, ["mochte", "mochte"]), (True, None, ["mochte", "mochte"]), (True, False, ["möchte", "möchte"]),
+    (False, None, ["möchte", "Möchte"]), (False, True, ["mochte", "Mochte"]), (None, True, ["mochte", "mochte"]),
+])  # fmt: skip
+def test_case_and_accents_are_two_things(tmp_path, lower, strip, pieces):
+    """Pitfall 31. As transformers' tokeniser of these settings, and of the folder that is written."""
+    transformers = pytest.importorskip("transformers")
+    (tmp_path / "vocab.txt").write_text("\n".join(PIECES) + "\n", encoding="utf-8")
+    ours = WordPiece(tmp_path / "vocab.txt", lower, strip)
+    assert [ours.piece(i) for i in ours.encode("möchte Möchte")] == pieces
+    theirs = transformers.BertTokenizerFast(vocab=str(tmp_path / "vocab.txt"), do_lower_case=lower is not False, strip_accents=strip)
+    (tmp_path / "to").mkdir()
+    ours.save(tmp_path / "to")
+    again, pickled = transformers.AutoTokenizer.from_pretrained(tmp_path / "to"), pickle.loads(pickle.dumps(ours))
+    assert eval(repr(ours)).fingerprint == pickled.fingerprint == ours.fingerprint and repr(pickled) == repr(ours)
+    for text in ("möchte Möchte é É", *ODD):
+        assert ours.encode(text).tolist() == ids_of(theirs, text) == ids_of(again, text) == pickled.encode(text).tolist()
+
+
+def test_fingerprints_are_of_what_is_done(tmp_path):
+    (tmp_path / "vocab.txt").write_text("\n".join(PIECES) + "\n", encoding="utf-8")
+    of = lambda *how: WordPiece(tmp_path / "vocab.txt", *how).fingerprint
+    assert of() == of(True) == of(True, True) == of(None, True) and of(False) == of(False, False)
+    assert len({of(), of(False), of(True, False), of(False, True)}) == 4
+    assert of() == hashlib.sha256((tmp_path / "vocab.txt").read_bytes() + b" lower").hexdigest()  # caches are found by it
+    with pytest.raises(UserError, match="leave strip_accents out"):
+        WordPiece(tmp_path / "tokenizer.json", strip_accents=False)
+
+
+def test_places_are_those_of_the_text(both):
+    v = both[0]
+    text = " unaffable  你好é 😀a"
+    assert v.places(text).tolist() == [1, 3, 6, 12, 13, 14, 16, 17] and v.places("").tolist() == []
+    assert len(v.places(text)) == len(v.encode(text))
