@@ -1,4 +1,4 @@
-"""What every layer shares: batches, keys, sums, sharding rules, and the one error a user sees.
+"""What every layer shares: batches, keys, sums, the cross entropy, sharding rules, and the one error a user sees.
 
 B rows, L length, K slots.
 """
@@ -149,6 +149,14 @@ class Sum:
         """value / weight; 0/0 is 0: the one place where that is decided."""
         none = self.weight == 0
         return jnp.where(none, 0.0, self.value / jnp.where(none, 1, self.weight))
+
+
+def cross_entropy(scores: Array, targets: Array) -> tuple[Array, Array, Array]:
+    """scores [..., V], targets [...] -> (-log softmax at the target, whether it has the highest score, log of the softmax's
+    denominator), float32 [...] each."""
+    scores = scores.astype(jnp.float32)
+    log_z, at = jax.nn.logsumexp(scores, -1), jnp.take_along_axis(scores, targets[..., None], -1)[..., 0]
+    return log_z - at, (scores.argmax(-1) == targets).astype(jnp.float32), log_z
 
 
 # ------------------------------------------------------------------ scored positions

@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 HOPS = ["cli.main.main", "cli.train.run", "training.loop.train", "training.loop.run_stage", "training.step.make_step.step",
         "training.step.micro_loss.loss", "objectives.base.Encoding.losses", "objectives.token.Mlm.losses", "models.network.Network.nll",
-        "models.heads.VocabularyHead.nll", "models.heads.cross_entropy"]
+        "models.heads.VocabularyHead.nll", "types.cross_entropy"]
 
 
 def functions(tree: ast.AST, prefix: str):

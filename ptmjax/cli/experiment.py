@@ -137,11 +137,11 @@ class Data:
         return loader.evaluation(self.heldout_source, rows, sharding, self.stage.heldout, streams=self.stage.streams)
 
     def check_vocabulary(self, build: Build) -> None:
-        """UserError where a table of tokens has fewer rows than the task's vocabulary: ids beyond it would be read as the last."""
+        """UserError where a parameter over a vocabulary has fewer entries than the task's: ids beyond would be read as the last."""
         size = self.task.vocabulary.size
         for name, leaf in build.leaves.items():
-            if name.endswith(("/tokens/table", "/mlm/table")) and leaf.real < size:
-                raise UserError(f"{name} is a table for {leaf.real} ids, the vocabulary of {self.task.name} has {size}: raise its size")
+            if "vocab" in leaf.names and leaf.real < size:
+                raise UserError(f"{name} is for {leaf.real} ids, the vocabulary of {self.task.name} has {size}: raise its size")
 
     def check_rows(self, rows: int, what: str = "Stage.batch") -> None:
         """UserError where this process' share of a batch is larger than the memory of its machine."""

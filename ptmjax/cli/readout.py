@@ -109,6 +109,8 @@ def measures(found: Mapping) -> list[tuple[str, float | None, float | None]]:
     if {"f1", "replaced"} <= found.keys():
         replaced = found["replaced"]
         out.append(("F1 of replaced (calling all replaced)", found["f1"], None if replaced is None else 2 * replaced / (1 + replaced)))
+    if "auc" in found:
+        out.append(("AUC of replaced, within rows", found["auc"], 0.5))
     return out
 
 

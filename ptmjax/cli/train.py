@@ -78,7 +78,7 @@ def fitting() -> Iterator[None]:
         yield
     except UserError as e:
         raise config.blamed(e) from e
-    except (TypeError, ValueError, KeyError, IndexError, OverflowError, MemoryError) as e:
+    except (TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError, MemoryError) as e:
         frames = [f for f in traceback.extract_tb(e.__traceback__) if f"{os.sep}ptmjax{os.sep}" in f.filename]
         where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "?"
         fault = f"{type(e).__name__}: {e}".splitlines()[0]

@@ -48,6 +48,7 @@ class Embedder(nnx.Module):
 
     def __init__(self, parts: Mapping[str, Callable], width: int, *, norm: str | None = "layer", eps: float = 1e-12, rate: float = 0.1,
                  key: Array):
+        at_least(1, parts=len(parts))
         check_rate(rate=rate)
         keys = jax.random.split(key, len(parts) + 1)
         self.parts = nnx.Dict({name: part(key=k) for (name, part), k in zip(sorted(parts.items()), keys)})

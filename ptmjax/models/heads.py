@@ -10,16 +10,9 @@ from ptmjax.nn.linear import Linear, product
 from ptmjax.nn.mlp import activation
 from ptmjax.nn.norm import Norm
 from ptmjax.nn.param import Init, padded, param, rows
-from ptmjax.types import Array, Slots, at_least, constrain
+from ptmjax.types import Array, Slots, at_least, constrain, cross_entropy
 
 NEVER = -1e9  # the score of a padded vocabulary entry: finite, so that 0 * NEVER stays 0
-
-
-def cross_entropy(scores: Array, targets: Array) -> tuple[Array, Array]:
-    """scores [..., V], targets [...] -> (-log softmax at the target, whether it has the highest score), float32."""
-    scores = scores.astype(jnp.float32)
-    at = jnp.take_along_axis(scores, targets[..., None], -1)[..., 0]
-    return jax.nn.logsumexp(scores, -1) - at, (scores.argmax(-1) == targets).astype(jnp.float32)
 
 
 class VocabularyHead(nnx.Module):
@@ -58,8 +51,8 @@ class VocabularyHead(nnx.Module):
         scores = jnp.where(jnp.arange(scores.shape[-1]) < self.size, scores, NEVER)
         return constrain(scores, "batch", *[None] * (h.ndim - 2), "vocab")
 
-    def nll(self, h: Array, targets: Array, where: Slots | None = None) -> tuple[Array, Array]:
-        """(cross entropy, whether the target has the highest score) of targets [B, L or K]."""
+    def nll(self, h: Array, targets: Array, where: Slots | None = None) -> tuple[Array, Array, Array]:
+        """cross_entropy() of targets [B, L or K]: (loss, hit, log Z)."""
         return cross_entropy(self(h, where), targets)
 
 
@@ -78,5 +71,5 @@ class Classifier(nnx.Module):
         h = h[:, 0] if self.first else h if where is None else where.take(h)
         return self.out(self.act(self.dense(h)))
 
-    def nll(self, h: Array, targets: Array, where: Slots | None = None) -> tuple[Array, Array]:
+    def nll(self, h: Array, targets: Array, where: Slots | None = None) -> tuple[Array, Array, Array]:
         return cross_entropy(self(h, where), targets)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import jax
 from flax import nnx
 
-from ptmjax.types import Array, Batch, Key, PyTree, Slots, fold, one_of
+from ptmjax.types import Array, Batch, Key, PyTree, Slots, UserError, fold, one_of
 
 
 class Encoded(NamedTuple):
@@ -46,7 +46,9 @@ class Network(nnx.Module):
 
     def decode(self, batch: Batch, encoded: PyTree, key: Key | None = None, memory: PyTree = None,
                capture: frozenset[str] = frozenset()) -> Encoded:
-        """The decoder over `encoded`, the state of encode()."""
+        """The decoder over `encoded`, the state of encode(); UserError where there is none."""
+        if self.decoder is None:
+            raise UserError("the objective asks for a decoder and the network has none: give Network.decoder, or another objective")
         side = {name.removeprefix("decoder_"): x for name, x in batch.items() if name.startswith("decoder_")}
         side |= {"encoded": encoded, "encoded_segments": batch["segments"]}
         return self.decoder.encode(side, fold(key, "decoder"), memory, capture)
@@ -63,6 +65,6 @@ class Network(nnx.Module):
         one_of("head", name, self.heads)
         return self.heads[name]
 
-    def nll(self, name: str, h: Array, targets: Array, where: Slots | None = None) -> tuple[Array, Array]:
-        """(cross entropy, hit) of targets; a head may have its own way (adaptive, chunked, vocabulary-parallel)."""
+    def nll(self, name: str, h: Array, targets: Array, where: Slots | None = None) -> tuple[Array, Array, Array]:
+        """(cross entropy, hit, log Z) of targets; a head may have its own way (adaptive, chunked, vocabulary-parallel)."""
         return self.named(name).nll(h, targets, where)

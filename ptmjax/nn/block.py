@@ -81,8 +81,9 @@ class T5Block(Layer):
     """T5's layer (Raffel et al. 2020, section 2.1): RMS norms before the parts, no biases, heads of any size, unscaled scores; one
     dropout rate for attention, the MLP's hidden and the sums.
 
-    Initial laws as T5X. Departure: T5X drops a channel of the MLP's hidden and of the sums at all positions of a row at once
-    to save random bits; here each place has its own, as in transformers.
+    Initial laws as T5X. Three departures, all of dropout, where T5X saves random bits: it drops a channel of the MLP's hidden at
+    all positions of a row at once, so too a channel of the sums, and a key of the attention for all queries; here each place has
+    bits of its own, as in transformers.
     """
 
     def __init__(self, width: int, heads: int, size: int, hidden: int, *, act: str = "relu", eps: float = 1e-6, rate: float = 0.1,

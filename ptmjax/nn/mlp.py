@@ -13,8 +13,8 @@ from ptmjax.nn.param import Init
 from ptmjax.types import Array, Key, at_least, constrain, one_of
 
 ACTIVATIONS = {
-    "gelu": functools.partial(jax.nn.gelu, approximate=False),
-    "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),  # jax's own default; BERT's first release, GPT
+    "gelu": functools.partial(jax.nn.gelu, approximate=False),  # BERT's first release, transformers' "gelu"
+    "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),  # jax's own default; GPT, google-research/bert's later code
     "relu": jax.nn.relu,
     "silu": jax.nn.silu,
     "tanh": jax.numpy.tanh,

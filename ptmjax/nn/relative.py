@@ -39,7 +39,7 @@ def bucket(offset: Array, buckets: int, reach: int, both: bool) -> Array:
 
 
 class Relative(nnx.Module):
-    """Batch -> [1, H, L, L]: a learned scalar a head for every bucket of distances (T5), the same in all layers that see it.
+    """Batch -> float32 [1, H, L, L]: a learned scalar a head for every bucket of distances (T5), the same in all layers that see it.
 
     Distances are those of places in the row; inside a packed example they are those of its positions too.
     """
@@ -51,10 +51,10 @@ class Relative(nnx.Module):
         self.table = param(key, (buckets, heads), (None, "heads"), init)
 
     def __call__(self, batch: Batch) -> Array:
-        length, buckets = batch["tokens"].shape[1], len(self.table[...])
-        offset = jnp.arange(1 - length, length)
+        length, table = batch["tokens"].shape[1], self.table[...].astype(jnp.float32)  # its gradient: a sum over rows, layers, places
+        offset, buckets = jnp.arange(1 - length, length), len(table)
         # As a product: the gradient of a gather would be a scatter, slow and, on a GPU, not deterministic.
-        scores = product(jax.nn.one_hot(bucket(offset, buckets, self.reach, self.both), buckets, dtype=self.table.dtype), self.table[...])
+        scores = product(jax.nn.one_hot(bucket(offset, buckets, self.reach, self.both), buckets), table)
         return constrain(spread(scores.T), "heads", None, None)[None]
 
 

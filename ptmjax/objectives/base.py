@@ -2,10 +2,10 @@
 
 B rows, L length, K slots.
 """
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from ptmjax.types import Array, Batch, Keys, PyTree, Sum, UserError, fold
+from ptmjax.types import Array, Batch, Keys, PyTree, Sum, UserError, at_least, fold
 
 Nets = Mapping[str, Any]  # name -> network, of which an objective uses encode, decode, head and nll
 Losses = tuple[dict[str, Sum], PyTree, dict[str, Sum]]  # losses, carry, metrics
@@ -50,21 +50,37 @@ class Encoding(Objective):
     """Several terms over one encoding of one network, so that the stack runs once (two objectives would run it twice)."""
 
     def __init__(self, terms: Sequence[Term], net: str = "model", coefficients: Mapping[str, float] = {}):
+        at_least(1, terms=len(terms))
         self.terms, self.net, self.coefficients = tuple(terms), net, dict(coefficients)
 
     def weights(self, batch: Batch) -> dict[str, Array]:
-        return {name: w for term in self.terms for name, w in term.weights(batch).items()}
+        return joined(term.weights(batch) for term in self.terms)
 
     def losses(self, nets: Nets, batch: Batch, keys: Keys, step: Array, carry: PyTree) -> Losses:
-        net, sums, metrics = nets[self.net], {}, {}
+        net = nets[self.net]
         out = net.encode(batch, fold(keys.dropout, self.net))
-        for term in self.terms:
-            found, more = term.losses(net, out, batch, keys)
-            if taken := (found | more).keys() & (sums | metrics).keys():
-                raise UserError(f"two terms of one encoding report {min(taken)!r}: give each its own name")
-            sums |= found
-            metrics |= more
+        found = [term.losses(net, out, batch, keys) for term in self.terms]
+        joined(sums | metrics for sums, metrics in found)  # nor may one term's loss be called as another's metric
+        sums, metrics = map(joined, zip(*found))
         return sums, carry, metrics
+
+
+def joined(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """What the terms of an encoding report, as one; UserError where two report the same name."""
+    out: dict[str, Any] = {}
+    for part in parts:
+        if taken := part.keys() & out.keys():
+            raise UserError(f"two terms of one encoding report {min(taken)!r}: give each its own name")
+        out |= part
+    return out
+
+
+def check_scores(head: str, found: tuple[int, ...], wanted: tuple[int, ...]) -> None:
+    """UserError where the scores of a head are not of the shape [B, C] or [B, L, C] that its loss reads."""
+    if found != wanted:
+        place = "the first position alone" if len(wanted) == 2 else "every position"
+        raise UserError(f"head {head!r} gives scores of shape {found}, its loss reads {wanted}: let the head score {wanted[-1]} classes "
+                        f"(Classifier.classes) at {place} (Classifier.first)")
 
 
 def weighted(x: Array, weight: Array) -> Sum:

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from ptmjax.objectives.base import Losses, Nets, Objective, weighted
-from ptmjax.types import Array, Batch, Keys, PyTree, Slots, Sum, at_least, fold, slots
+from ptmjax.objectives.base import Losses, Nets, Objective, check_scores, weighted
+from ptmjax.types import Array, Batch, Keys, PyTree, Slots, Sum, at_least, cross_entropy, fold, slots
 
 
 class Rtd(Objective):
@@ -33,19 +33,21 @@ class Rtd(Objective):
         at = slots(batch["weights"], self.slots)
         net, targets = nets["generator"], at.take(batch["targets"])
         scores = net.head("mlm", net.encode(batch, fold(keys.dropout, "generator")).state, at)
-        mlm = optax.losses.softmax_cross_entropy_with_integer_labels(scores, targets)
+        mlm, hit, _ = cross_entropy(scores, targets)
         sampled = keys.sample.fold("rtd").each(jax.random.categorical, jax.lax.stop_gradient(scores))
         original = jnp.where(batch["weights"] > 0, batch["targets"], batch["tokens"])
         shown = put(original, at, sampled)
         replaced, w = (shown != original).astype(jnp.float32), real(batch)
         net = nets["discriminator"]
         h = net.encode({**batch, "tokens": shown}, fold(keys.dropout, "discriminator")).state
-        score = net.head("rtd", h)[..., 0].astype(jnp.float32)
+        score = net.head("rtd", h).astype(jnp.float32)
+        check_scores("rtd", score.shape, (*shown.shape, 1))
+        score = score[..., 0]
         rtd = optax.losses.sigmoid_binary_cross_entropy(score, replaced)
-        hit = (scores.argmax(-1) == targets).astype(jnp.float32)
         metrics = {"generator_accuracy": weighted(hit, at.weight), "replaced": weighted(replaced, w),
                    "overflow": Sum(at.overflow.astype(jnp.float32), (batch["weights"] > 0).sum().astype(jnp.float32))}
-        return {"mlm": weighted(mlm, at.weight), "rtd": weighted(rtd, w)}, carry, metrics | detection(score > 0, replaced, w)
+        metrics |= detection(score > 0, replaced, w) | {"auc": area(score, replaced, w)}
+        return {"mlm": weighted(mlm, at.weight), "rtd": weighted(rtd, w)}, carry, metrics
 
 
 def real(batch: Batch) -> Array:
@@ -61,7 +63,18 @@ def put(tokens: Array, at: Slots, new: Array) -> Array:
 
 def detection(found: Array, label: Array, w: Array) -> dict[str, Sum]:
     """Accuracy, precision, recall and F1 of bool `found` [B, L] against `label` (0 or 1) with weights, as ratios of sums."""
-    found, label = found * w, label * w
-    both = (found * label).sum()
-    return {"rtd_accuracy": weighted((found == label).astype(w.dtype), w), "precision": Sum(both, found.sum()),
-            "recall": Sum(both, label.sum()), "f1": Sum(2 * both, found.sum() + label.sum())}
+    both, ours, theirs = (found * label * w).sum(), (found * w).sum(), (label * w).sum()
+    return {"rtd_accuracy": weighted(found == label, w), "precision": Sum(both, ours), "recall": Sum(both, theirs),
+            "f1": Sum(2 * both, ours + theirs)}
+
+
+def area(score: Array, label: Array, w: Array) -> Sum:
+    """Area under the ROC curve of score [B, L] for label (0 or 1), within rows: of all pairs of a replaced and an original token
+    of one row, the share in which the replaced one scores higher, a tie half; each pair by the product of its weights.
+
+    Pairs across rows are left out, so that it adds over rows as every Sum does and needs no bins. B L^2 comparisons, which XLA
+    fuses into the sum; nothing of that size is stored.
+    """
+    one, other = label * w, (1 - label) * w
+    higher = (1 + jnp.sign(score[:, :, None] - score[:, None, :])) / 2
+    return Sum((one[:, :, None] * other[:, None, :] * higher).sum(), (one.sum(1) * other.sum(1)).sum())

@@ -4,7 +4,9 @@ B rows, L length, K slots.
 """
 from typing import Any
 
-from ptmjax.objectives.base import weighted
+import jax
+
+from ptmjax.objectives.base import check_scores, weighted
 from ptmjax.types import Array, Batch, Keys, Slots, Sum, at_least, slots
 
 
@@ -27,7 +29,7 @@ class Mlm:
 
     def losses(self, net: Any, out: Any, batch: Batch, keys: Keys) -> tuple[dict[str, Sum], dict[str, Sum]]:
         at = self.pick(batch)
-        loss, hit = net.nll(self.head, out.state, at.take(batch["targets"]), at)
+        loss, hit, _ = net.nll(self.head, out.state, at.take(batch["targets"]), at)
         overflow = Sum(at.overflow.astype(loss.dtype), (batch["weights"] > 0).sum().astype(loss.dtype))
         prefix = "" if self.name == "mlm" else f"{self.name}_"
         return {self.name: weighted(loss, at.weight)}, {f"{prefix}accuracy": weighted(hit, at.weight), f"{prefix}overflow": overflow}
@@ -36,7 +38,8 @@ class Mlm:
 class Sentence:
     """Cross entropy of the row's `label` (next sentence, sentence order), each row by its row_weights.
 
-    Metrics: accuracy, and the recall of every class, whose mean is the balanced accuracy.
+    Metrics: accuracy, and the recall of every class, whose mean is the balanced accuracy. A head of another number of classes,
+    or one that scores every position, is a UserError.
     """
 
     def __init__(self, name: str = "nsp", classes: int = 2):
@@ -48,6 +51,7 @@ class Sentence:
 
     def losses(self, net: Any, out: Any, batch: Batch, keys: Keys) -> tuple[dict[str, Sum], dict[str, Sum]]:
         w = batch["row_weights"]
-        loss, hit = net.nll(self.name, out.state, batch["label"])
+        check_scores(self.name, jax.eval_shape(lambda h: net.head(self.name, h), out.state).shape, (len(w), self.classes))
+        loss, hit, _ = net.nll(self.name, out.state, batch["label"])
         recalls = {f"{self.name}_recall_{c}": weighted(hit, w * (batch["label"] == c)) for c in range(self.classes)}
         return {self.name: weighted(loss, w)}, {f"{self.name}_accuracy": weighted(hit, w)} | recalls

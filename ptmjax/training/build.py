@@ -27,7 +27,7 @@ class Leaf(NamedTuple):
 class Build:
     """The networks of a run: factories by name, ties (path or prefix -> the path that owns it) and frozen patterns of owners.
 
-    A tie or pattern that matches nothing, or ties of other shapes, is a UserError. `compute` is the type in which the
+    A tie or pattern that matches nothing, or ties of other shapes or vocabularies, is a UserError. `compute` is the type in which the
     networks see their parameters; the parameters themselves stay float32.
     """
 
@@ -65,9 +65,9 @@ class Build:
                 raise UserError(f"tie {there} <- {source}: no parameter lies under {there}; there are {sorted(leaves)[:6]} ...")
             for n in under:
                 owner = self.owner(n)
-                if owner not in leaves or leaves[owner].shape != leaves[n].shape:
-                    found = leaves[owner].shape if owner in leaves else "nothing"
-                    raise UserError(f"tie {there} <- {source}: {n} is {leaves[n].shape}, {owner} is {found}")
+                mine, its = size(leaves[n]), size(leaves[owner]) if owner in leaves else "nothing"
+                if mine != its:
+                    raise UserError(f"tie {there} <- {source}: {n} is {mine}, {owner} is {its}")
 
     def init(self, key: Array) -> dict[str, Array]:
         """All parameters, tied ones once."""
@@ -87,6 +87,11 @@ class Build:
     def count(self, pattern: str = "*") -> int:
         """Parameters under paths that match, without the padding of vocabularies, tied ones once."""
         return sum(math.prod(leaf.shape) - leaf.unused for name, leaf in self.leaves.items() if fnmatch.fnmatchcase(name, pattern))
+
+
+def size(leaf: Leaf) -> str:
+    """What two tied leaves must share: the shape, and how many entries of it are real."""
+    return f"{leaf.shape}" + (f" for {leaf.real} entries" if leaf.unused else "")
 
 
 def at(tree: Mapping, keys: Sequence) -> Array:

@@ -86,7 +86,7 @@ def test_what_has_no_token_targets_has_no_baselines():
 
 # ------------------------------------------------------------------ runs that came apart, files that were damaged
 LAST = {"step": 4, "set": "validation", "records": 3, "loss": None, "mlm": None, "accuracy": 0.0, "unigram": 3.5, "majority": 0.1,
-        "sop_recall_0": None, "sop_recall_1": 1.0, "f1": None, "replaced": None}  # fmt: skip
+        "sop_recall_0": None, "sop_recall_1": 1.0, "f1": None, "replaced": None, "auc": None}  # fmt: skip
 
 
 @pytest.mark.parametrize("control", [None, LAST | {"mlm": 3.0}])
@@ -96,6 +96,11 @@ def test_numbers_that_are_not_finite_are_shown(control):
         console.print(table)
     said = console.export_text()
     assert said.count("not finite") >= 3 and "3.500" in said and "None" not in said and "nan" not in said
+
+
+def test_replaced_tokens_are_measured_with_and_without_a_threshold():
+    rows = readout.measures({"f1": 0.0, "replaced": 0.25, "auc": 0.7})
+    assert rows == [("F1 of replaced (calling all replaced)", 0.0, 0.4), ("AUC of replaced, within rows", 0.7, 0.5)]
 
 
 @pytest.mark.parametrize("lines", [[LAST, {"step": 1, "loss": None}], []], ids=["none finite", "no line"])

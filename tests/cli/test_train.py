@@ -1,8 +1,8 @@
-"""What train makes of a machine that is too small."""
+"""What train makes of a machine that is too small, and of parts that do not fit together."""
 import jax
 import pytest
 
-from ptmjax.cli.train import within_memory
+from ptmjax.cli.train import fitting, within_memory
 from ptmjax.types import UserError
 
 
@@ -10,6 +10,13 @@ from ptmjax.types import UserError
 def test_no_memory_is_one_line(fault):
     with pytest.raises(UserError, match="no memory is left .*lower Stage.batch") as caught, within_memory():
         raise fault
+    assert "\n" not in str(caught.value)
+
+
+def test_a_part_that_is_missing_is_one_line():
+    """None where a factory was to be, and the like."""
+    with pytest.raises(UserError, match="do not fit together, at .*: AttributeError: 'NoneType' object") as caught, fitting():
+        None.encode()
     assert "\n" not in str(caught.value)
 
 

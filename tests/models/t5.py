@@ -35,7 +35,7 @@ def t5(layers=(3, 2), *, v1_1=False, vocab=VOCAB, width=WIDTH, heads=HEADS, size
     """Version 1.0: relu, a tied head whose scores are scaled; 1.1: gated gelu, a head of its own."""
     sizes = (vocab, width, heads, size, hidden)
     act = "gated_gelu_tanh" if v1_1 else "relu"
-    head = part(VocabularyHead, vocab, width, act=None, bias=False, scaled=not v1_1, init="fan_in")
+    head = part(VocabularyHead, vocab, width, act=None, bias=False, scaled=not v1_1, init="fan_in_cut")
     net = part(Network, *side(masks.full, False, *sizes, layers[0], act, buckets, reach, rate), {"lm": head},
                decoder=part(Network, *side(masks.causal, True, *sizes, layers[1], act, buckets, reach, rate)))
     return Build({"model": net}, SHARED if v1_1 else SHARED | TIED)

@@ -62,3 +62,8 @@ def test_the_gradient_of_positions_adds_up_over_rows_in_float32():
         return (x.astype(jnp.float32) * 0.37).sum()
 
     np.testing.assert_allclose(jax.jit(jax.grad(total))(layer).parts["positions"].table[...], 4096 * 0.37, rtol=0.01)
+
+
+def test_an_embedder_of_no_parts_is_refused():
+    with pytest.raises(UserError, match="parts is 0; it must be at least 1"):
+        Embedder({}, 6, key=jax.random.key(0))

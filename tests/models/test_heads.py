@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from ptmjax.models.heads import Classifier, VocabularyHead, cross_entropy
-from ptmjax.types import slots
+from ptmjax.models.heads import Classifier, VocabularyHead
+from ptmjax.types import cross_entropy, slots
 
 RNG = np.random.default_rng(0)
 H = RNG.normal(size=(2, 5, 6)).astype(np.float32)
@@ -20,9 +20,10 @@ def head(size=131, width=6, **options):
 
 
 def test_cross_entropy_worked_number_and_hit():
-    loss, hit = cross_entropy(jnp.array([[2, 1, 0, -1, 0.5], [2, 1, 0, -1, 0.5]]), jnp.array([0, 1]))
+    loss, hit, log_z = cross_entropy(jnp.array([[2, 1, 0, -1, 0.5], [2, 1, 0, -1, 0.5]]), jnp.array([0, 1]))
     np.testing.assert_allclose(loss, [0.57444, 1.57444], atol=1e-5)
     np.testing.assert_array_equal(hit, [1, 0])
+    np.testing.assert_allclose(log_z, [2.57444, 2.57444], atol=1e-5)
 
 
 def test_cross_entropy_is_torchs_and_stays_finite_at_large_scores():
@@ -33,8 +34,8 @@ def test_cross_entropy_is_torchs_and_stays_finite_at_large_scores():
 
 def test_cross_entropy_is_float32():
     scores = jnp.asarray(RNG.normal(size=(4, 1000)), jnp.bfloat16)
-    loss, hit = cross_entropy(scores, jnp.arange(4))
-    assert loss.dtype == hit.dtype == jnp.float32
+    loss, hit, log_z = cross_entropy(scores, jnp.arange(4))
+    assert loss.dtype == hit.dtype == log_z.dtype == jnp.float32
     np.testing.assert_array_equal(loss, cross_entropy(scores.astype(jnp.float32), jnp.arange(4))[0])
 
 
@@ -84,8 +85,9 @@ def test_slots_give_the_scores_of_their_places():
     part = np.asarray(h(H, at))
     np.testing.assert_allclose(part[0], whole[0, [1, 3]], rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(part[1, 0], whole[1, 4], rtol=1e-5, atol=1e-5)
-    loss, hit = h.nll(H, jnp.array([[3, 4], [5, 0]]), at)
+    loss, hit, log_z = h.nll(H, jnp.array([[3, 4], [5, 0]]), at)
     np.testing.assert_allclose(loss, cross_entropy(part, jnp.array([[3, 4], [5, 0]]))[0], rtol=1e-5)
+    np.testing.assert_allclose(log_z, jax.nn.logsumexp(part, -1), rtol=1e-5)
     assert hit.shape == (2, 2)
 
 
@@ -101,7 +103,7 @@ def test_the_classifier_reads_the_first_position_or_every_one():
     np.testing.assert_allclose(every(H), every.out(jax.nn.gelu(every.dense(H), approximate=False)), rtol=1e-5, atol=1e-5)
     at = slots(jnp.array([[0, 1, 0, 1, 0], [1, 0, 0, 0, 1.0]]), 2)
     np.testing.assert_allclose(every(H, at)[0], every(H)[0, [1, 3]], rtol=1e-5, atol=1e-5)
-    loss, hit = first.nll(H, jnp.array([0, 2]))
+    loss, _, _ = first.nll(H, jnp.array([0, 2]))
     np.testing.assert_allclose(loss, -jax.nn.log_softmax(first(H))[jnp.arange(2), jnp.array([0, 2])], rtol=1e-5, atol=1e-6)
 
 

@@ -16,7 +16,7 @@ from ptmjax.nn.block import Block
 from ptmjax.nn.linear import Linear
 from ptmjax.nn.stack import Stack
 from ptmjax.training.build import Build
-from ptmjax.types import Key, Keys, slots
+from ptmjax.types import Key, Keys, UserError, slots
 from tests.models.bert import VOCAB, batch, bert, off, pretraining, wild
 
 part = functools.partial
@@ -155,6 +155,12 @@ def test_the_decoder_sees_all_of_the_encoder_but_no_future():
     assert (late[:4] == 0).all() and (late[4:] > 1e-4).all()
     padded = b | {"segments": b["segments"].at[0, 5].set(0)}
     np.testing.assert_array_equal(decoded()(padded), decoded()(padded | {"tokens": b["tokens"].at[0, 5].set(9)}))
+
+
+def test_a_network_without_decoder_says_so():
+    net, b = made()[2], batch()
+    with pytest.raises(UserError, match="asks for a decoder and the network has none: give Network.decoder"):
+        net.decode(b, net.encode(b).state)
 
 
 def test_dropout_goes_with_the_row_and_none_switches_it_off():

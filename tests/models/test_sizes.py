@@ -95,6 +95,13 @@ def test_the_two_stages_of_bert_have_one_schedule():
     np.testing.assert_allclose(rates, [0, 5e-5, 1e-4, 5e-5, 1e-4 * 100 / 990, 1e-4 / 990_000], rtol=1e-3, atol=1e-12)
 
 
+def test_the_head_of_t5_v1_1_begins_as_t5xs():
+    """A normal of variance 1 / width cut at two of its deviations, as the MLP's and unlike the attention's."""
+    build = experiment("t5_v1_1_small")[1][0]
+    table = np.asarray(jax.jit(lambda key: build.init(key)["model/heads/lm/table"])(jax.random.key(0)))
+    assert table.std() == pytest.approx(512**-0.5, rel=2e-3) and np.abs(table).max() <= 512**-0.5 * 2 / 0.8796
+
+
 @pytest.mark.parametrize("name, build", [("t5_tiny", functools.partial(t5, (3, 2))), ("t5_v1_1_tiny", functools.partial(t5, (3, 2), v1_1=True)),
                                          ("electra_tiny", electra)])
 def test_golden_shapes(name, build):

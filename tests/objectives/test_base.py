@@ -26,7 +26,7 @@ def test_nothing_scored_is_zero_with_zero_gradients():
 
 
 def test_total_is_the_sum_of_coefficient_times_mean():
-    objective = Encoding([], coefficients={"rtd": 50.0})
+    objective = Encoding([Half("mlm")], coefficients={"rtd": 50.0})
     assert float(objective.total({"mlm": 2.0, "rtd": 0.1})) == pytest.approx(7.0)
     assert Objective().init_carry({}, 4) == {} and not Objective().coupled
 
@@ -63,6 +63,17 @@ def test_two_terms_of_one_name_are_refused(names):
     """The second would silently replace the first."""
     with pytest.raises(UserError, match="two terms of one encoding report 'a.*: give each its own name"):
         Encoding([Half(n) for n in names]).losses({"model": Net()}, {"tokens": jnp.ones((2, 2))}, KEYS, jnp.int32(0), {})
+
+
+def test_two_terms_of_one_name_promise_nothing():
+    """A step asks for the weights first."""
+    with pytest.raises(UserError, match="two terms of one encoding report 'a': give each its own name"):
+        Encoding([Half("a"), Half("b"), Half("a")]).weights({})
+
+
+def test_an_encoding_without_terms_is_refused():
+    with pytest.raises(UserError, match="terms is 0; it must be at least 1"):
+        Encoding([])
 
 
 def test_networks_have_their_own_dropout_key():

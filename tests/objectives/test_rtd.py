@@ -1,11 +1,13 @@
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from ptmjax.models.network import Encoded
-from ptmjax.objectives.rtd import Rtd, detection, put
-from ptmjax.types import Key, Keys, slots
+from ptmjax.objectives.rtd import Rtd, area, detection, put
+from ptmjax.types import Key, Keys, UserError, slots
 from tests.models.bert import VOCAB, batch, wild
 from tests.models.electra import electra
 
@@ -13,7 +15,7 @@ SLOTS = 6
 
 
 class Fixed:
-    """A generator that always names `words` [B, K], and a discriminator that notes what it is shown and gives `scores` [B, L]."""
+    """A generator that always names `words` [B, K], and a discriminator that notes what it is shown and gives `scores` [B, L, 1]."""
 
     def __init__(self, words=None, scores=None):
         self.words, self.scores = words, scores
@@ -23,13 +25,13 @@ class Fixed:
         return Encoded(None, None, [])
 
     def head(self, name, h, where=None):
-        return 1e4 * jax.nn.one_hot(self.words, 10) if name == "mlm" else self.scores[..., None]
+        return 1e4 * jax.nn.one_hot(self.words, 10) if name == "mlm" else self.scores
 
 
 def told(words, targets, weights, scores, tokens=None, segments=None, k=2):
     b = {"targets": jnp.array(targets), "weights": jnp.array(weights, jnp.float32), "segments": jnp.array(segments or np.ones_like(targets)),
          "tokens": jnp.array(tokens or np.where(np.array(weights) > 0, 9, targets))}
-    nets = {"generator": Fixed(jnp.array(words)), "discriminator": Fixed(scores=jnp.array(scores, jnp.float32))}
+    nets = {"generator": Fixed(jnp.array(words)), "discriminator": Fixed(scores=jnp.array(scores, jnp.float32)[..., None])}
     keys = Keys(None, Key(jax.random.key(0), jnp.arange(len(targets))))
     objective = Rtd(k)
     sums, _, metrics = objective.losses(nets, b, keys, 0, {})
@@ -44,7 +46,7 @@ def test_replaced_is_what_differs_from_the_original():
     want = np.log1p(np.exp([-1, 2, -3, -4])).mean()  # labels 0 0 0 1
     assert found["rtd"] == pytest.approx(want, rel=1e-5) and found["replaced"] == 0.25
     assert (found["rtd_accuracy"], found["precision"], found["recall"]) == (0.75, 0.5, 1.0) and found["f1"] == pytest.approx(2 / 3)
-    assert found["generator_accuracy"] == 0.5 and found["overflow"] == 0
+    assert found["generator_accuracy"] == 0.5 and found["overflow"] == 0 and found["auc"] == 1
 
 
 def test_a_scored_position_without_a_slot_shows_the_original_and_is_counted():
@@ -58,14 +60,68 @@ def test_an_empty_slot_writes_nothing():
 
 
 def test_detection_is_ratios_of_sums():
+    """With any weights."""
     rng = np.random.default_rng(0)
-    found, label, w = rng.random((4, 50)) < 0.4, rng.random((4, 50)) < 0.3, (rng.random((4, 50)) < 0.8).astype(np.float32)
+    found, label = rng.random((4, 50)) < 0.4, rng.random((4, 50)) < 0.3
+    w = rng.choice([0, 0.5, 1, 3], (4, 50)).astype(np.float32)
     count = lambda x: (x * w).sum()
     got = {n: float(s.mean()) for n, s in detection(jnp.asarray(found), jnp.asarray(label, jnp.float32), jnp.asarray(w)).items()}
     p, r = count(found & label) / count(found), count(found & label) / count(label)
     assert got == pytest.approx({"rtd_accuracy": count(found == label) / w.sum(), "precision": p, "recall": r, "f1": 2 * p * r / (p + r)}, rel=1e-6)
     nothing = detection(jnp.zeros((1, 2), bool), jnp.zeros((1, 2)), jnp.zeros((1, 2)))
     assert {float(s.mean()) for s in nothing.values()} == {0.0}
+    perfect = detection(jnp.array([[True, False]]), jnp.array([[1.0, 0.0]]), jnp.array([[0.5, 0.5]]))
+    assert {float(s.mean()) for s in perfect.values()} == {1.0}
+
+
+def pairs(score, label, w):
+    """(won, all) over the pairs of one row, one by one."""
+    won = total = 0.0
+    for i, j in itertools.product(np.flatnonzero(label), np.flatnonzero(label == 0)):
+        won += w[i] * w[j] * (float(score[i] > score[j]) + 0.5 * float(score[i] == score[j]))
+        total += w[i] * w[j]
+    return won, total
+
+
+def test_the_area_is_the_share_of_pairs_of_a_row_that_are_ranked_rightly():
+    """Against all pairs one by one, with ties, padding, weights, and rows without a replaced or an original token."""
+    rng = np.random.default_rng(0)
+    score, label = rng.integers(-4, 4, (6, 30)).astype(np.float32), (rng.random((6, 30)) < 0.3).astype(np.float32)
+    label[4], label[5] = 0, 1
+    w = rng.choice([0, 0.5, 1, 2], (6, 30)).astype(np.float32)
+    won, total = np.sum([pairs(*row) for row in zip(score, label, w)], 0)
+    got = area(jnp.asarray(score), jnp.asarray(label), jnp.asarray(w))
+    assert (float(got.value), float(got.weight)) == pytest.approx((won, total), rel=1e-6)
+    assert 0.3 < won / total < 0.7
+    parts = [area(*(jnp.asarray(x[r::3]) for x in (score, label, w))) for r in range(3)]
+    assert float(sum(parts[1:], parts[0]).mean()) == pytest.approx(won / total, rel=1e-6)
+
+
+def test_the_area_of_one_row_is_that_under_its_roc_curve():
+    """The trapezoids over every threshold."""
+    rng = np.random.default_rng(1)
+    score, label = np.round(rng.normal(size=200), 1), rng.random(200) < 0.2
+    cuts = [np.inf, *np.unique(score)[::-1]]
+    hits, alarms = ([(score[of] >= cut).mean() for cut in cuts] for of in (label, ~label))
+    row = lambda x: jnp.asarray(x, jnp.float32)[None]
+    assert float(area(row(score), row(label), row(np.ones(200))).mean()) == pytest.approx(np.trapezoid(hits, alarms), rel=1e-5)
+
+
+def test_the_area_needs_no_threshold_and_keeps_rows_apart():
+    """All scores below 0: F1 is 0. The second row lies above the first as a whole, which counts for nothing."""
+    score, label, w = jnp.array([[-9, -8, -7.0], [-3, -1, -2.0]]), jnp.array([[0, 0, 1.0], [0, 1, 0.0]]), jnp.ones((2, 3))
+    assert float(area(score, label, w).mean()) == 1 and float(detection(score > 0, label, w)["f1"].mean()) == 0
+    assert float(area(jnp.zeros((2, 3)), label, w).mean()) == 0.5 and float(area(-score, label, w).mean()) == 0
+
+
+@pytest.mark.parametrize("scores", [np.zeros((1, 4, 2)), np.zeros((1, 1)), np.zeros((4, 1))], ids=["two classes", "first", "as long as wide"])
+def test_a_discriminator_wants_one_score_at_every_position(scores):
+    """Of two classes the second would be dropped; of the first position alone the score would be that of all."""
+    rows = len(scores)
+    b = {"targets": jnp.full((rows, 4), 5), "tokens": jnp.full((rows, 4), 9), "weights": jnp.ones((rows, 4)), "segments": jnp.ones((rows, 4), int)}
+    nets = {"generator": Fixed(jnp.full((rows, 2), 5)), "discriminator": Fixed(scores=jnp.array(scores))}
+    with pytest.raises(UserError, match=rf"head 'rtd' gives scores of shape .*, its loss reads \({rows}, 4, 1\): .*Classifier.first"):
+        Rtd(2).losses(nets, b, Keys(None, Key(jax.random.key(0), jnp.arange(rows))), 0, {})
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +157,7 @@ def test_samples_follow_the_generators_law_and_the_rows_key(system):
             return jnp.broadcast_to(jnp.log(jnp.asarray(p)), (len(self.shown), 1, 4))
 
     def drawn(numbers):
-        nets = {"generator": Law(), "discriminator": Fixed(scores=jnp.zeros((len(numbers), 1)))}
+        nets = {"generator": Law(), "discriminator": Fixed(scores=jnp.zeros((len(numbers), 1, 1)))}
         Rtd(1).losses(nets, {n: x[: len(numbers)] for n, x in b.items()}, Keys(None, Key(jax.random.key(3), numbers)), 0, {})
         return np.asarray(nets["discriminator"].shown)[:, 0]
 

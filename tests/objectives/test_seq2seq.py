@@ -3,10 +3,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ptmjax.models.heads import cross_entropy
 from ptmjax.models.network import Encoded
 from ptmjax.objectives.seq2seq import Seq2Seq
-from ptmjax.types import Key, Keys
+from ptmjax.types import Key, Keys, cross_entropy
 
 RNG = np.random.default_rng(0)
 SCORES = jnp.asarray(RNG.normal(0, 2, (3, 6, 9)), jnp.float32)
@@ -26,10 +25,6 @@ class Net:
     def decode(self, batch, encoded, key=None):
         self.asked.append((f"decode {encoded}", key))
         return Encoded(self.scores, None, [])
-
-    def head(self, name, h):
-        self.asked.append(("head", name))
-        return h
 
     def nll(self, name, h, targets):
         self.asked.append(("nll", name))
@@ -69,14 +64,15 @@ def test_the_gradient_of_the_z_loss_points_to_log_z_0():
     np.testing.assert_allclose(jax.grad(z)(SCORES), (2 * log_z * w)[..., None] * jax.nn.softmax(SCORES), rtol=1e-4, atol=1e-6)
 
 
-def test_without_z_the_heads_own_nll_is_asked_and_both_sides_get_the_key():
+def test_the_heads_own_nll_is_asked_once_and_both_sides_get_the_key():
+    """With the second loss too: an adaptive or chunked head has no scores to give."""
     net, key = Net(), Key(jax.random.key(0), jnp.arange(3))
     Seq2Seq(0.0, head="words").losses({"model": net}, BATCH, Keys(key, key), 0, {})
     (encode, a), (decode, b), last = net.asked
     assert (encode, decode, last) == ("encode", "decode encoded", ("nll", "words")) and a is b is not None
     net = Net()
     Seq2Seq().losses({"model": net}, BATCH, Keys(None, key), 0, {})
-    assert net.asked == [("encode", None), ("decode encoded", None), ("head", "lm")]
+    assert net.asked == [("encode", None), ("decode encoded", None), ("nll", "lm")]
 
 
 def test_padding_changes_nothing_and_nothing_scored_is_zero():

@@ -4,10 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ptmjax.models.heads import cross_entropy
 from ptmjax.models.network import Encoded
 from ptmjax.objectives.token import Mlm, Sentence
-from ptmjax.types import slots
+from ptmjax.types import UserError, cross_entropy, slots
 
 RNG = np.random.default_rng(0)
 SCORES = RNG.normal(0, 2, (3, 6, 9)).astype(np.float32)
@@ -17,6 +16,9 @@ BATCH = {"targets": jnp.asarray(RNG.integers(0, 9, (3, 6))), "weights": jnp.arra
 
 class Net:
     """A network whose head gives the state itself."""
+
+    def head(self, name, h):
+        return h
 
     def nll(self, name, h, targets, where=None):
         return cross_entropy(h if where is None else where.take(h), targets)
@@ -46,7 +48,7 @@ def test_overflow_is_counted_and_promised_alike():
 
 def test_nothing_scored_is_zero():
     assert means(Mlm(3), BATCH | {"weights": jnp.zeros((3, 6))}) == {"mlm": 0.0, "accuracy": 0.0, "overflow": 0.0}
-    assert means(Sentence(), BATCH | {"row_weights": jnp.zeros(3)}, SCORES[:, 0]) == {"nsp": 0.0, "nsp_accuracy": 0.0, "nsp_recall_0": 0.0, "nsp_recall_1": 0.0}
+    assert means(Sentence(), BATCH | {"row_weights": jnp.zeros(3)}, SCORES[:, 0, :2]) == {"nsp": 0.0, "nsp_accuracy": 0.0, "nsp_recall_0": 0.0, "nsp_recall_1": 0.0}
 
 
 def test_targets_are_read_only_where_scored():
@@ -55,10 +57,19 @@ def test_targets_are_read_only_where_scored():
 
 
 def test_sentence_skips_rows_that_fill_up_a_batch():
-    found, first = means(Sentence("sop"), state=SCORES[:, 0]), means(Sentence("sop"), {n: x[:2] for n, x in BATCH.items()}, SCORES[:2, 0])
+    batch, scores = BATCH | {"label": jnp.array([1, 0, 1])}, SCORES[:, 0, :2]
+    found, first = means(Sentence("sop"), batch, scores), means(Sentence("sop"), {n: x[:2] for n, x in batch.items()}, scores[:2])
     assert found == pytest.approx(first, rel=1e-6) and set(found) == {"sop", "sop_accuracy", "sop_recall_0", "sop_recall_1"}
-    log = SCORES[:2, 0] - np.log(np.exp(SCORES[:2, 0]).sum(-1, keepdims=True))
+    log = scores[:2] - np.log(np.exp(scores[:2]).sum(-1, keepdims=True))
     assert found["sop"] == pytest.approx(-(log[0, 1] + log[1, 0]) / 2, rel=1e-5)
+
+
+@pytest.mark.parametrize("state, classes", [(SCORES[:, 0, :1], 2), (SCORES[:, 0, :2], 3), (SCORES[:, 0, :3], 2), (SCORES[:, :, :2], 2)])
+def test_sentence_wants_a_head_of_its_classes_at_the_first_position(state, classes):
+    """A label beyond the head's classes would be a loss of NaN, a class beyond the labels one that nobody learns."""
+    with pytest.raises(UserError, match=rf"head 'nsp' gives scores of shape .*, its loss reads \(3, {classes}\): .*Classifier.classes") as e:
+        means(Sentence(classes=classes), state=state)
+    assert "\n" not in str(e.value)
 
 
 @given(st.lists(st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=7, max_size=7), min_size=1, max_size=4), st.integers(1, 9))

@@ -58,7 +58,7 @@ class NextToken(Objective):
 
     def losses(self, nets, batch, keys, step, carry):
         h, carry, _ = nets["model"].encode(batch, fold(keys.dropout, "model"), carry)
-        loss, hit = nets["model"].nll("lm", h, batch["targets"])
+        loss, hit, _ = nets["model"].nll("lm", h, batch["targets"])
         return {"lm": weighted(loss, batch["weights"])}, carry, {"accuracy": weighted(hit, batch["weights"])}
 
 

@@ -78,7 +78,7 @@ class Permuted(Objective):
     def losses(self, nets, batch, keys, step, carry):
         state, carry, _ = nets["model"].encode(batch, fold(keys.dropout, "model"), carry)
         at = slots(batch["weights"], SCORED)
-        loss, hit = nets["model"].nll("lm", state["g"], at.take(batch["targets"]), at)
+        loss, hit, _ = nets["model"].nll("lm", state["g"], at.take(batch["targets"]), at)
         return {"plm": weighted(loss, at.weight)}, carry, {"accuracy": weighted(hit, at.weight)}
 
 

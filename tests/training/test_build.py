@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from ptmjax.models.embedders import Embedder, Table
+from ptmjax.models.heads import VocabularyHead
+from ptmjax.models.network import Network
 from ptmjax.nn.linear import Linear
 from ptmjax.training.build import Build, matching
 from ptmjax.types import UserError
@@ -98,6 +101,16 @@ def test_a_wrong_tie_is_a_user_error(ties, message):
     with pytest.raises(UserError, match=message) as e:
         pairs(ties)
     assert "\n" not in str(e.value)
+
+
+@pytest.mark.parametrize("size", [129, 256])
+def test_a_tie_of_tables_for_other_vocabularies_is_a_user_error(size):
+    """All are padded to 256 rows: the head would take its padding for words, or never name the last of them."""
+    heads = {"mlm": part(VocabularyHead, size, 24)}
+    net = part(Network, part(Embedder, {"tokens": part(Table, "tokens", VOCAB, 24)}, 24), heads=heads)
+    mine = r"\(256, 24\)" if size == 256 else r"\(256, 24\) for 129 entries"
+    with pytest.raises(UserError, match=rf"tie model/heads/mlm/table .* is {mine}, .*tokens/table is \(256, 24\) for 131 entries"):
+        Build({"model": net}, TIES)
 
 
 def test_frozen_patterns():
