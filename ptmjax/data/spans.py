@@ -103,8 +103,8 @@ class Spans(Corruption):
 
     In the inputs each noise span is one sentinel, in the targets the span follows its sentinel; sentinels count down from the
     last id. decoder_tokens are the targets one place on, after the pad id. `raw` is lengths(inputs) and `targets` follows
-    where None. Tokens beyond `raw` are cut off. Loss on all targets, sentinels and EOS among them; with `words`, on the
-    ordinary ids alone. A text of one token is all target; one of none gives EOS on both sides.
+    where None. Tokens beyond `raw` are cut off. Loss on all targets, sentinels and EOS among them; with `first`, on the
+    first token of each span alone. A text of one token is all target; one of none gives EOS on both sides.
     """
 
     vocabulary: Vocabulary
@@ -112,7 +112,7 @@ class Spans(Corruption):
     targets: int | None = None
     rate: float = 0.15
     mean: float = 3.0
-    words: bool = False
+    first: bool = False
     features = ("tokens", "segments", "decoder_tokens", "decoder_segments", "targets", "weights")
 
     def __post_init__(self):
@@ -156,18 +156,20 @@ class Spans(Corruption):
         (inputs, segments), (targets, decoder) = _pad(inputs, seen, self.inputs, pad), _pad(targets, told, self.targets, pad)
         shifted = np.full_like(targets, pad)
         np.copyto(shifted[:, 1:], targets[:, :-1], where=decoder[:, 1:] > 0)
-        scored = ordinary[targets] if self.words else decoder
+        scored = ordinary[targets] & (shifted >= self.vocabulary.size - self.vocabulary.sentinels) if self.first else decoder
         return {"tokens": inputs, "segments": segments, "decoder_tokens": shifted, "decoder_segments": decoder,
                 "targets": targets, "weights": scored.astype(np.float32)}
 
     def readout(self) -> "Spans":
-        """The same spans, only their words scored: sentinels and EOS follow from the form, not from the language."""
-        return dataclasses.replace(self, words=True)
+        """The same spans, the first token of each scored: there, behind its sentinel, some word stands for certain. Sentinels and
+        EOS follow from the form, not from the language; and further on a model that knows the word still has to share its
+        belief with the span's end, against which no unigram can be held."""
+        return dataclasses.replace(self, first=True)
 
     @property
     def view(self) -> str:
         """Of a readout, what is scored, for the head of a table."""
-        return ", the words of the spans alone, without sentinels and EOS" if self.words else ""
+        return ", the first token of every span alone" if self.first else ""
 
     def bound(self, counts: np.ndarray) -> dict[str, float]:
         """unigram and majority of the words, as in no_context_bound, from how often each id occurs, [V]. No word can be copied,

@@ -49,7 +49,7 @@ def last(folder):
 
 def test_t5_fills_spans_is_exported_and_begins_from_what_was_exported(ptmjax, home):
     code, out, err = ptmjax("train", "--gin_file=t5.gin", "--workdir=t5")
-    assert code == 0 and not err and "words of the spans" in out and "unigram" in out
+    assert code == 0 and not err and "first token of every span" in out and "unigram" in out
     code, out, _ = ptmjax("fill", "--workdir=t5", "--longest=3", "the quick [MASK] fox [MASK]", "[MASK]")
     assert code == 0 and len(out.splitlines()) == 1 + (1 + 2) + (1 + 1) and out.count("%") == 3
     code, _, err = ptmjax("fill", "--workdir=t5", "[MASK]" * 101)

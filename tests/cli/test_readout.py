@@ -47,7 +47,7 @@ def data(corruption, shown):
 
 @pytest.mark.parametrize("corruption, bounded, view", [
     (Masking(V, 24), True, "[MASK]"), (Masking(V, 24, whole=True), True, "[MASK]"), (Pairs(Masking(V, 24)), True, "[MASK]"),
-    (Spans(V, 20), False, "words of the spans"), (plain, False, ""),
+    (Spans(V, 20), False, "first token of every span"), (plain, False, ""),
 ], ids=["masking", "whole", "pairs", "spans", "plain"])  # fmt: skip
 def test_baselines_ask_the_corruption(corruption, bounded, view):
     shown = corruption.readout() if view else corruption
