@@ -32,17 +32,24 @@ def one_of(what: str, value: Any, choices: Iterable) -> None:
         raise UserError(f"{what} is {value!r}; it may be one of {', '.join(map(repr, sorted(choices)))}")
 
 
-def at_least(least: int, **values: int) -> None:
-    """UserError where a named number is below `least`."""
+def at_least(least: float, **values: float) -> None:
+    """UserError where a named number is below `least`, or not finite."""
     for name, value in values.items():
-        if value < least:
+        if not least <= value < math.inf:
             raise UserError(f"{name} is {value}; it must be at least {least}")
 
 
-def at_most(most: float, **values: float) -> None:
-    """UserError where a named number is above `most`."""
+def above_zero(**values: float) -> None:
+    """UserError where a named number is not, or not finite."""
     for name, value in values.items():
-        if value > most:
+        if not 0 < value < math.inf:
+            raise UserError(f"{name} is {value}; it must be above 0")
+
+
+def at_most(most: float, **values: float) -> None:
+    """UserError where a named number is above `most`, or none."""
+    for name, value in values.items():
+        if not value <= most:
             raise UserError(f"{name} is {value}; it must be at most {most}")
 
 

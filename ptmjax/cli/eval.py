@@ -29,8 +29,8 @@ def run(args: argparse.Namespace) -> int:
         at_most(INT32, batch=args.batch)
     session.join(args)
     held, mesh = session.saved(args.workdir), make_mesh(args.mesh)
-    stage = held.stages[-1]
-    data, rows = held.data(stage, args.cache), args.batch or stage.batch
+    data = held.data(args.cache)[-1]
+    rows = args.batch or data.stage.batch
     data.check_rows(rows, "--batch")
     folder.check_data(args.workdir, len(held.stages) - 1, folder.text(data))
     plan = loop.plan_of(held.stage(data), mesh, held.seed)

@@ -1,5 +1,6 @@
 """An experiment as a gin file names it: networks, stages, optimizer, mesh; and its parts as the trunk wants them."""
 import collections
+import contextlib
 import functools
 import math
 import os
@@ -22,9 +23,17 @@ from ptmjax.training.loop import Every, Optimizer
 from ptmjax.types import INT32, UserError, at_least, at_most
 
 
-def physical_memory() -> int:
-    """Bytes of this machine."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+def physical_memory(limits: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int:
+    """Bytes of this machine, or what a container or batch system leaves this process of them (control groups, versions 2 and 1)."""
+    found, groups = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")], [Path()]
+    with contextlib.suppress(OSError):
+        lines = [line.split(":", 2) for line in own.read_text().splitlines()]
+        groups += [Path(path.strip("/")) for _, kinds, path in lines if kinds in ("", "memory")]
+    for group in {above for group in groups for above in (group, *group.parents)}:
+        for file in (limits / group / "memory.max", limits / "memory" / group / "memory.limit_in_bytes"):
+            with contextlib.suppress(OSError, ValueError):  # there is none, or it says "max"
+                found.append(int(file.read_text()))
+    return min(found)
 
 
 @dataclass(frozen=True)
@@ -79,8 +88,9 @@ class Experiment:
     def build(self, stage: Stage) -> Build:
         return Build(self.networks, self.ties, stage.frozen, self.compute)
 
-    def data(self, stage: Stage, cache: Path) -> "Data":
-        return Data(stage, self.seed, cache)
+    def data(self, cache: Path) -> list["Data"]:
+        """Of each stage; nothing is read yet."""
+        return [Data(stage, self.seed, cache, number) for number, stage in enumerate(self.stages)]
 
     def stage(self, data: "Data") -> loop.Stage:
         """A stage as the loop wants it; what the cache lacks is built when it first reads."""
@@ -91,11 +101,16 @@ class Experiment:
 
 @dataclass(frozen=True)
 class Data:
-    """A stage's data: records of its task from the cache, in the order and corruption of the run."""
+    """A stage's data: records of its task from the cache, in the order and corruption of the run.
+
+    number: of the stage, from 0. It is folded into the seed of order and corruption, so that two stages on one task read other
+    batches and other masks; the first stage's are those of the seed alone. Held-out examples are the same in all stages.
+    """
 
     stage: Stage
     seed: int
     cache: Path
+    number: int = 0
 
     @functools.cached_property
     def task(self) -> Task:
@@ -120,10 +135,10 @@ class Data:
 
     @functools.cached_property
     def source(self) -> loader.Source:
-        n = len(self.training)
-        walk = order.Streams(n, self.stage.batch, self.seed) if self.stage.streams else order.Shuffled(n, self.seed)
+        n, seed = len(self.training), self.seed + (self.number << 32)  # Experiment.seed has 32 bits, order.py takes 64
+        walk = order.Streams(n, self.stage.batch, seed) if self.stage.streams else order.Shuffled(n, seed)
         corruption = self.stage.corruption or self.task.corruption
-        return loader.Source(self.training, walk, corruption, self.seed, self.task.name, self.stage.dupe_factor)
+        return loader.Source(self.training, walk, corruption, seed, self.task.name, self.stage.dupe_factor)
 
     @functools.cached_property
     def heldout_source(self) -> loader.Source:
@@ -140,8 +155,8 @@ class Data:
         """UserError where a parameter over a vocabulary has fewer entries than the task's: ids beyond would be read as the last."""
         size = self.task.vocabulary.size
         for name, leaf in build.leaves.items():
-            if "vocab" in leaf.names and leaf.real < size:
-                raise UserError(f"{name} is for {leaf.real} ids, the vocabulary of {self.task.name} has {size}: raise its size")
+            if "vocab" in leaf.names and (has := leaf.sizes[leaf.lead]) < size:
+                raise UserError(f"{name} is for {has} ids, the vocabulary of {self.task.name} has {size}: raise its size")
 
     def check_rows(self, rows: int, what: str = "Stage.batch") -> None:
         """UserError where this process' share of a batch is larger than the memory of its machine."""

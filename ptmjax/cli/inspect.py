@@ -26,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
     if args.examples < 0 or args.sample < 1:
         raise UserError("--examples counts from 0, --sample from 1")
     experiment = session.experiment(args.gin_files, args.gin_bindings)
-    data, console = experiment.data(experiment.stages[0], args.cache), Console(soft_wrap=True)
+    data, console = experiment.data(args.cache)[0], Console(soft_wrap=True)
     source = data.heldout_source if args.readout else data.source
     sample = source.examples(np.arange(min(args.sample, len(source.records))))
     for i in range(min(args.examples, len(sample["index"]))):

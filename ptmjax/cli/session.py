@@ -59,7 +59,7 @@ def saved(workdir: epath.Path) -> Experiment:
 
 def task(args: argparse.Namespace, held: Experiment) -> Task:
     """The last stage's task; UserError where its vocabulary is not the one that the run in the work folder was trained with."""
-    data = held.data(held.stages[-1], args.cache)
+    data = held.data(args.cache)[-1]
     folder.check_vocabulary(args.workdir, data, len(held.stages) - 1)
     return data.task
 

@@ -47,9 +47,10 @@ def run(args: argparse.Namespace) -> int:
     console = Console(soft_wrap=True, quiet=jax.process_index() != 0)
     experiment = session.experiment(args.gin_files, args.gin_bindings)
     console.print(session.about(), highlight=False)
-    mesh, data = make_mesh(experiment.mesh), [experiment.data(stage, args.cache) for stage in experiment.stages]
+    mesh, data = make_mesh(experiment.mesh), experiment.data(args.cache)
     with fitting():
         stages = [experiment.stage(d) for d in data]
+        loop.check_rate(stages)
         for stage, d in zip(stages, data):
             d.check_rows(stage.rows)
             d.check_vocabulary(stage.build)

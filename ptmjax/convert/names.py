@@ -59,7 +59,7 @@ def shaped(x: np.ndarray, name: Name, leaf: Leaf, what: str) -> np.ndarray:
     """A tensor in our shape (that of one layer, where the parameter is a stack)."""
     x = np.asarray(x, np.float32)
     x = x.T if name.turned else x
-    rows, *more = leaf.shape[1:] if stacked(leaf) else (leaf.real, *leaf.shape[1:])
+    rows, *more = leaf.sizes[1:] if stacked(leaf) else leaf.sizes
     if x.shape != (rows, *more):
         raise UserError(f"{what} is {list(x.shape)}, {name.ours} is {[rows, *more]}: choose its sizes")
     padding = 0 if stacked(leaf) else leaf.shape[0] - rows
@@ -71,6 +71,6 @@ def push(table: Iterable[Name], params: Tensors, build: Build) -> dict[str, np.n
     out = {}
     for name, owner, leaf, theirs in present(table, build):
         x = np.asarray(params[owner], np.float32)
-        parts = x if stacked(leaf) else [x[: leaf.real]]
+        parts = x if stacked(leaf) else [x[: leaf.sizes[0]]]
         out |= {one: np.ascontiguousarray(part.T if name.turned else part) for one, part in zip(theirs, parts, strict=True)}
     return out

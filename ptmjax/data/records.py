@@ -6,14 +6,12 @@ records of an empty shard are no file. V vocabulary.
 """
 import bisect
 import collections
-import concurrent.futures
 import contextlib
 import fcntl
 import functools
 import hashlib
 import itertools
 import json
-import multiprocessing
 import os
 import re
 import shutil
@@ -32,6 +30,7 @@ from array_record.python import array_record_module
 
 from ptmjax.data import text
 from ptmjax.data.task import Task
+from ptmjax.data.workers import ordered
 from ptmjax.types import UserError
 
 FORMAT = 1  # layout of the folder and of a record
@@ -118,7 +117,7 @@ def build(task: Task, split: str, folder: str, workers: int | None = None, progr
         workers: processes; None takes all cores, or this process alone for a small text. The bytes do not depend on it. Each
             process imports the caller's main module, as multiprocessing does: a script needs its `if __name__ == "__main__"`.
     Raises:
-        UserError: a fault of the text (text.py), a split without a record, or a damaged cache (Records).
+        UserError: a fault of the text (text.py), a split without a record, a worker that was killed, or a damaged cache (Records).
 
     Built in a temporary folder beside, then renamed: a killed build leaves only ".<name>-*", which the next build of the task
     removes.
@@ -158,12 +157,15 @@ def _part(final: Path) -> tuple[Path, int]:
     """A temporary folder to build in, and its lock, which ends with this process however it ends."""
     while True:
         part = Path(tempfile.mkdtemp(prefix=f".{final.name}-{_host()}-", dir=final.parent))
-        lock = os.open(part, os.O_RDONLY)
+        try:
+            lock = os.open(part, os.O_RDONLY)
+        except FileNotFoundError:  # another process took it for a leftover
+            continue
         with contextlib.suppress(OSError):  # a file system without locks
             fcntl.flock(lock, fcntl.LOCK_EX)
         if part.exists():
             return part, lock
-        os.close(lock)  # another process took it for a leftover before it was locked
+        os.close(lock)  # as above, between these lines
 
 
 def _sweep(task: str, folder: Path) -> None:
@@ -197,10 +199,11 @@ def _no_room(final: Path, fault: OSError) -> UserError:
 def _fill(task: Task, split: str, what: dict, part: Path, workers: int | None, progress: bool) -> None:
     faults, shards, ids = collections.Counter(invalid=0), [], np.zeros(task.vocabulary.size, np.int64)
     names = [f"{number:05d}-of-{task.shards:05d}.array_record" for number in range(task.shards)]
-    for name, (counts, seen) in zip(names, _run(task, split, [str(part / name) for name in names], faults, workers, progress)):
-        shards.append({"file": name, "records": counts.pop("records"), "bytes": counts.pop("bytes", 0)})
-        faults.update(counts)
-        ids += seen
+    with contextlib.closing(_run(task, split, [str(part / name) for name in names], faults, workers, progress)) as results:
+        for name, (counts, seen) in zip(names, results):
+            shards.append({"file": name, "records": counts.pop("records"), "bytes": counts.pop("bytes", 0)})
+            faults.update(counts)
+            ids += seen
     if not sum(shard["records"] for shard in shards):
         raise UserError(
             f"task {task.name}: no document of its text gives a record of the {split} split "
@@ -220,26 +223,11 @@ def _run(task: Task, split: str, paths: list[str], faults: collections.Counter, 
     console = rich.console.Console(stderr=True)  # standard output may be read by a program
     with rich.progress.Progress(console=console, disable=not (progress and console.is_terminal), transient=True) as bar:
         shard = bar.add_task(f"{task.name} {split}", total=len(paths))
-        for result in _inline(task, paths, dealt) if workers == 1 else _pool(task, paths, dealt, workers):
-            bar.advance(shard)
-            yield result
-
-
-def _inline(task: Task, paths: list[str], dealt: Iterator[list[str]]) -> Iterator[tuple]:
-    for path, documents in zip(paths, dealt):
-        yield write_shard(path, documents, task)
-
-
-def _pool(task: Task, paths: list[str], dealt: Iterator[list[str]], workers: int) -> Iterator[tuple]:
-    spawn = multiprocessing.get_context("spawn")  # forking a process in which jax has threads can hang
-    with concurrent.futures.ProcessPoolExecutor(workers, mp_context=spawn) as pool:
-        waiting = collections.deque()
-        for path, documents in zip(paths, dealt):
-            waiting.append(pool.submit(write_shard, path, documents, task))
-            if len(waiting) > workers:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+        jobs = ((path, documents, task) for path, documents in zip(paths, dealt))
+        with contextlib.closing((write_shard(*job) for job in jobs) if workers == 1 else ordered(write_shard, jobs, workers)) as results:
+            for result in results:
+                bar.advance(shard)
+                yield result
 
 
 # ------------------------------------------------------------------ read

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from ptmjax.nn.param import param
-from ptmjax.types import Array, at_least, one_of
+from ptmjax.types import Array, above_zero, at_least, one_of
 
 KINDS = ("layer", "rms")
 
@@ -19,7 +19,7 @@ class Norm(nnx.Module):
     def __init__(self, width: int, kind: str, eps: float, *, key: Array):
         one_of("norm", kind, KINDS)
         at_least(1, width=width)
-        at_least(0, eps=eps)
+        above_zero(eps=eps)
         self.eps = eps
         self.scale = param(key, (width,), ("norm",), "ones")
         self.bias = param(key, (width,), ("norm",), "zeros") if kind == "layer" else None

@@ -3,7 +3,7 @@
 B rows.
 """
 from ptmjax.objectives.base import Losses, Nets, Objective, weighted
-from ptmjax.types import Array, Batch, Keys, PyTree, UserError, fold
+from ptmjax.types import Array, Batch, Keys, PyTree, at_least, fold
 
 
 class Seq2Seq(Objective):
@@ -14,8 +14,7 @@ class Seq2Seq(Objective):
     """
 
     def __init__(self, z: float = 1e-4, head: str = "lm", net: str = "model"):
-        if z < 0:
-            raise UserError(f"Seq2Seq.z is {z}; it must be at least 0")
+        at_least(0, **{"Seq2Seq.z": z})
         self.coefficients = {"z_loss": z} if z else {}
         self.head, self.net = head, net
 

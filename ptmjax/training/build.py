@@ -16,12 +16,18 @@ class Leaf(NamedTuple):
     shape: tuple[int, ...]
     dtype: str
     names: tuple[str | None, ...]  # logical axes
-    unused: int  # scalars that only pad a vocabulary
+    unused: int  # scalars that only pad a vocabulary, in one layer of a stack
 
     @property
-    def real(self) -> int:
-        """Entries of the first axis without the padding of a vocabulary."""
-        return self.shape[0] - self.unused // math.prod(self.shape[1:])
+    def lead(self) -> int:
+        """How many leading axes count the layers of a stack."""
+        return next((i for i, name in enumerate(self.names) if name != "layers"), len(self.names))
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The shape without the padding of a vocabulary, which ends the first axis that does not count layers."""
+        layers, rest = self.shape[: self.lead], self.shape[self.lead :]
+        return (*layers, rest[0] - self.unused // math.prod(rest[1:]), *rest[1:]) if rest else layers
 
 
 class Build:
@@ -86,12 +92,12 @@ class Build:
 
     def count(self, pattern: str = "*") -> int:
         """Parameters under paths that match, without the padding of vocabularies, tied ones once."""
-        return sum(math.prod(leaf.shape) - leaf.unused for name, leaf in self.leaves.items() if fnmatch.fnmatchcase(name, pattern))
+        return sum(math.prod(leaf.sizes) for name, leaf in self.leaves.items() if fnmatch.fnmatchcase(name, pattern))
 
 
 def size(leaf: Leaf) -> str:
     """What two tied leaves must share: the shape, and how many entries of it are real."""
-    return f"{leaf.shape}" + (f" for {leaf.real} entries" if leaf.unused else "")
+    return f"{leaf.shape}" + (f" for {leaf.sizes[leaf.lead]} entries" if leaf.unused else "")
 
 
 def at(tree: Mapping, keys: Sequence) -> Array:

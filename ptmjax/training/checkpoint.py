@@ -1,9 +1,9 @@
 """Checkpoints through Orbax: written in the background, taken up on any mesh, and a broken one never stops a run.
 
-A step is kept with a check sum of each leaf (sums_of), so that a bit that flipped on disk counts as damage too.
+A step is kept with a check sum of each leaf (sums_of), so that a bit that flipped on disk counts as damage too. It is read leaf
+by leaf, by path: a node without leaves (a link of an optimizer that keeps nothing) may come and go between versions.
 """
 import contextlib
-import dataclasses
 import functools
 import itertools
 import logging
@@ -23,9 +23,8 @@ from orbax.checkpoint import v1 as ocp
 from ptmjax.parallel.distributed import everywhere
 from ptmjax.types import PyTree, UserError
 
-FORMAT = 2  # raise it when the tree changes, and keep reading the earlier ones
+FORMAT = 2  # raise it when paths, shapes or meanings of leaves change
 DAMAGE = FileNotFoundError, NotADirectoryError, IsADirectoryError  # other faults of the disk may pass
-ADDED = {2: ("in_a_row",)}  # format -> what state.loop holds since then: zeros where an earlier one is read
 
 
 class Checkpoints:
@@ -155,15 +154,11 @@ def local_or_remote(folder: epath.PathLike) -> epath.Path:
 
 def whole(path: epath.Path, like: PyTree) -> tuple[PyTree, Mapping[str, int]]:
     """The state, and the sums that it was saved with ({}: before there were any)."""
-    stored = ocp.metadata(path)
-    version = format_of(path, stored)
-    since = [name for at, names in ADDED.items() if version < at for name in names]
-    known = dataclasses.replace(like, loop={name: x for name, x in like.loop.items() if name not in since}) if since else like
-    compare(path, stored, known)
-    found = ocp.load(path, known)
-    if since:
-        found = dataclasses.replace(found, loop=found.loop | {name: np.zeros((), like.loop[name].dtype) for name in since})
-    return jax.tree.map(lambda x, wanted: respelt(x, wanted.sharding), found, like), stored.custom_metadata.get("sums", {})
+    stored, want = ocp.metadata(path), leaves(like)
+    compare(path, stored, like)
+    found = leaves(ocp.load(path, jax.tree_util.tree_map_with_path(lambda where, _: want[spelt(where)], stored.metadata)))
+    state = jax.tree.unflatten(jax.tree.structure(like), [respelt(found[name], x.sharding) for name, x in want.items()])
+    return state, stored.custom_metadata.get("sums", {})
 
 
 def respelt(x: jax.Array, sharding: jax.sharding.Sharding) -> jax.Array:
@@ -226,33 +221,32 @@ def reason_of(fault: Exception) -> str:
 
 def leaves(tree: PyTree) -> dict[str, jax.Array]:
     """path -> leaf; tuples, lists, dicts and dataclasses alike, as Orbax stores them."""
-    part = lambda k: str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", k))))
-    return {"/".join(map(part, path)): x for path, x in jax.tree_util.tree_leaves_with_path(tree)}
+    return {spelt(path): x for path, x in jax.tree_util.tree_leaves_with_path(tree)}
 
 
-def format_of(path: epath.Path, stored: ocp.CheckpointMetadata) -> int:
-    """The format of a stored step; a UserError where this version does not read it.
+def spelt(path: Sequence) -> str:
+    """A key path of jax.tree_util as a name."""
+    return "/".join(str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", k)))) for k in path)
+
+
+def compare(path: epath.Path, stored: ocp.CheckpointMetadata, like: PyTree, part: str = "") -> None:
+    """A UserError where this version does not read the stored format, or that names the first leaf (under `part`) in which the
+    stored step and the present run differ.
 
     A step whose own description is lost (Orbax gives None for it) is damaged, not another model's: a ValueError.
     """
     version = (stored.custom_metadata or {}).get("format")
     if version is None or stored.metadata is None:
         raise ValueError("its description is damaged")
-    if version not in range(1, FORMAT + 1):
-        raise UserError(f"checkpoint {path} has format {version}, this version of ptmjax reads 1 to {FORMAT}: "
-                        "use the version that wrote it, or another --workdir")
-    return version
-
-
-def compare(path: epath.Path, stored: ocp.CheckpointMetadata, like: PyTree, part: str = "") -> None:
-    """A UserError that names the first leaf (under `part`) in which the stored step and the present run differ."""
-    format_of(path, stored)
+    if version != FORMAT:
+        raise UserError(f"checkpoint {path} has format {version}, this version of ptmjax reads {FORMAT}: go on with the version of ptmjax that "
+                        "wrote it, or choose another --workdir")
     have, want = leaves(stored.metadata), leaves(like)
     have = {name: x for name, x in have.items() if name.startswith(part)}
     for name in sorted(have.keys() ^ want.keys()):
         first, second = ("has", "lacks") if name in have else ("lacks", "has")
-        raise UserError(f"checkpoint {path} {first} {name}, the present run {second} it: is it of another model or optimizer? "
-                        "Choose another --workdir")
+        raise UserError(f"checkpoint {path} {first} {name}, the present run {second} it: it is of another model, optimizer or "
+                        "version of ptmjax; choose another --workdir")
     for name, x in want.items():
         key = jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
         if not key and (tuple(have[name].shape) != x.shape or have[name].dtype != x.dtype):

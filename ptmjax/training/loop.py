@@ -5,6 +5,7 @@ the run's seed, with a published model's parameters in place where one is named.
 A run is a list of stages (BERT: length 128, then 512); the step counter, the parameters and the learning-rate schedule go
 on from stage to stage, the carry begins anew, and so does the optimizer where a stage trains other parameters.
 """
+import bisect
 import contextlib
 import dataclasses
 import itertools
@@ -72,7 +73,7 @@ class Stage:
 class Every:
     """How often, in steps; 0 is never. The last step of a stage is always logged, evaluated and saved.
 
-    nonfinite: after so many steps in a row without a finite gradient the run stops. It is looked at where the host waits for
+    nonfinite: after so many steps in a row that were not finite (make_step) the run stops. It is looked at where the host waits for
     the device anyway, at steps that are logged, evaluated or saved, and before the latter two.
     """
 
@@ -140,6 +141,14 @@ def plan_of(stage: Stage, mesh: Mesh, seed: int) -> Plan:
     return Plan(stage.build, stage.objective, stage.optimizer.transform(trainable), mesh, stage.rows, seed, stage.micro)
 
 
+def check_rate(stages: Sequence[Stage]) -> None:
+    """UserError where the learning rate is 0 before the stages end: all that follows would train nothing."""
+    total, rate = sum(stage.steps for stage in stages), stages[-1].optimizer.rate
+    if total > 1 and rate(total - 1) == 0:
+        ends = 1 + bisect.bisect_left(range(1, total), True, key=lambda step: rate(step) == 0)
+        raise UserError(f"the learning rate is 0 after {ends} steps, and the stages have {total}: give both the same number")
+
+
 def rehearse(plan: Plan, train: Spec, heldout: Spec) -> None:
     """Traces a step and an evaluation over batches of these keys: parts that do not fit together are found before anything
     is computed or written."""
@@ -151,13 +160,15 @@ def rehearse(plan: Plan, train: Spec, heldout: Spec) -> None:
 
 
 def adopt(plan: Plan, state: TrainState, begin: int) -> TrainState:
-    """The state with which a later stage begins: its own carry, and its own optimizer where that has another tree."""
-    new = plan.create()
+    """The state with which a later stage begins: its own carry, and its own optimizer where that has another tree. Nothing else
+    is made, so that a model that fits a stage fits the next."""
+    new = plan.abstract
     if state.params.keys() != new.params.keys():
         raise UserError(f"a stage has other parameters than the one before it: {sorted(state.params.keys() ^ new.params.keys())[:4]}")
     goes_on = jax.tree.structure(state.opt_state) == jax.tree.structure(new.opt_state)
+    moments = state.opt_state if goes_on else plan.made(plan.moments, new.opt_state, state.params)
     scalars = state.loop | {"begin": jax.device_put(np.int32(begin), new.loop["begin"].sharding)}
-    return dataclasses.replace(state, carry=new.carry, opt_state=state.opt_state if goes_on else new.opt_state, loop=scalars)
+    return dataclasses.replace(state, carry=plan.made(plan.carry, new.carry, state.params), opt_state=moments, loop=scalars)
 
 
 def run_stage(run: Run, stage: Stage, plan: Plan, state: TrainState, begin: int, end: int) -> TrainState:
@@ -192,15 +203,16 @@ def run_stage(run: Run, stage: Stage, plan: Plan, state: TrainState, begin: int,
 
 
 def check_finite(limit: int, step: int, state: TrainState, batch: Batch) -> None:
-    """UserError, on all processes, where `limit` steps up to this one had no finite gradient. Nothing of them is saved."""
+    """UserError, on all processes, where none of the `limit` steps up to this one was finite. Nothing of them is saved."""
     in_a_row = int(state.loop["in_a_row"])
     if limit == 0 or in_a_row < limit:
         return
     index = batch["index"]
     ids = np.asarray(index if jax.process_count() == 1 else multihost_utils.process_allgather(index, tiled=True)).tolist()
     shown = ", ".join(map(str, ids[:SHOWN])) + f" ... ({len(ids)} in all)" * (len(ids) > SHOWN)
-    raise UserError(f"the gradient was not finite in steps {step - in_a_row + 1} to {step}; the last batch held the records {shown}: lower "
-                    f"the rate or mend these records and start again from the last checkpoint (Every.nonfinite = {limit} stopped the run)")
+    raise UserError(f"gradient or parameters were not finite in steps {step - in_a_row + 1} to {step}, the last of which read the records "
+                    f"{shown}: lower the rate, or mend these records, and start again from the last checkpoint (Every.nonfinite = {limit} "
+                    "stopped the run)")
 
 
 def due(step: int, end: int, every: int) -> bool:

@@ -4,7 +4,6 @@ A statistic of one parameter (a factored moment, a norm) is taken per layer wher
 counts the padding of a vocabulary. N layers of a stack, A x B a matrix of one of them.
 """
 import fnmatch
-import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -13,8 +12,8 @@ import jax.numpy as jnp
 import optax
 
 from ptmjax.training.build import Leaf, matching
-from ptmjax.training.schedules import Schedule, above_zero
-from ptmjax.types import Array, UserError, at_least
+from ptmjax.training.schedules import Schedule
+from ptmjax.types import Array, UserError, above_zero, at_least
 
 Leaves = Mapping[str, Leaf]  # of the trainable parameters, by path
 
@@ -50,6 +49,9 @@ class Shared(NamedTuple):
         at_least(0, decay=decay)
         if clip is not None:
             above_zero(clip=clip)
+        for group in groups:
+            given = {"rate": group.rate} | ({} if group.decay is None else {"decay": group.decay})
+            at_least(0, **{f"the {name} of optimizer group {group.pattern!r}": value for name, value in given.items()})
         return cls(schedule, decay, clip, tuple(groups))
 
     def around(self, leaves: Leaves, direction: optax.GradientTransformation,
@@ -84,29 +86,18 @@ def scale_by_rate(schedule: Schedule, factor: Mapping[str, float]) -> optax.Grad
     return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)
 
 
-class Extent(NamedTuple):
-    """Over what a statistic of a parameter runs: all axes but the leading `lead` (layers), and of axis `lead` the first
-    `real` entries (what follows only pads a vocabulary)."""
+def mean(leaf: Leaf, x: Array, *axes: int) -> Array:
+    """The mean over `axes` (default: all but the layers) without the padding of a vocabulary, kept as axes of 1; x has the
+    parameter's rank."""
+    axes = tuple(a % x.ndim for a in axes) or tuple(range(leaf.lead, x.ndim))
+    if not leaf.unused or leaf.lead not in axes:
+        return x.mean(axes, keepdims=True)
+    row = jnp.arange(x.shape[leaf.lead]).reshape(-1, *[1] * (x.ndim - leaf.lead - 1))  # a slice would gather a sharded table
+    return x.mean(axes, keepdims=True, where=row < leaf.sizes[leaf.lead])
 
-    shape: tuple[int, ...]
-    lead: int
-    real: int | None
 
-    @classmethod
-    def of(cls, leaf: Leaf) -> "Extent":
-        lead = next((i for i, name in enumerate(leaf.names) if name != "layers"), len(leaf.names))
-        return cls(leaf.shape, lead, leaf.shape[lead] - leaf.unused // math.prod(leaf.shape[lead + 1:]) if leaf.unused else None)
-
-    def mean(self, x: Array, *axes: int) -> Array:
-        """The mean over `axes` (default: all but the layers), kept as axes of 1; x has the parameter's rank."""
-        axes = tuple(a % len(self.shape) for a in axes) or tuple(range(self.lead, len(self.shape)))
-        if self.real is None or self.lead not in axes:
-            return x.mean(axes, keepdims=True)
-        row = jnp.arange(self.shape[self.lead]).reshape(-1, *[1] * (len(self.shape) - self.lead - 1))
-        return x.mean(axes, keepdims=True, where=row < self.real)
-
-    def rms(self, x: Array) -> Array:
-        return jnp.sqrt(self.mean(x * x))
+def rms(leaf: Leaf, x: Array) -> Array:
+    return jnp.sqrt(mean(leaf, x * x))
 
 
 # ------------------------------------------------------------------ Adam
@@ -157,8 +148,7 @@ def scale_by_trust(leaves: Leaves) -> optax.GradientTransformation:
     def one(name: str, update: Array, param: Array) -> Array:
         if not decays(name):
             return update
-        extent = Extent.of(leaves[name])
-        p, u = extent.rms(param), extent.rms(update)  # of one extent, so their ratio is that of the norms
+        p, u = rms(leaves[name], param), rms(leaves[name], update)  # of equally many, so their ratio is that of the norms
         none = (p == 0) | (u == 0)
         return update * jnp.where(none, 1, p / jnp.where(none, 1, u))
 
@@ -204,8 +194,7 @@ def scale_by_factored(leaves: Leaves, power: float, smallest: int, eps: float, t
 
     optax.scale_by_factored_rms factors the two greatest axes, of which the layers may be one, and its clip takes a whole stack.
     """
-    extents = {name: Extent.of(leaf) for name, leaf in leaves.items()}
-    factored = {name for name, e in extents.items() if len(e.shape) - e.lead >= 2 and min(e.shape[-2:]) >= smallest}
+    factored = {name for name, leaf in leaves.items() if len(leaf.sizes) - leaf.lead >= 2 and min(leaf.sizes[-2:]) >= smallest}
 
     def init(params):
         whole = {name: jnp.zeros(x.shape) for name, x in params.items() if name not in factored}
@@ -219,16 +208,16 @@ def scale_by_factored(leaves: Leaves, power: float, smallest: int, eps: float, t
         mix = lambda old, new: keep * old + (1 - keep) * new
         square = {name: g * g + eps for name, g in updates.items()}
         whole = {name: mix(v, square[name]) for name, v in state.whole.items()}
-        rows = {name: mix(v, extents[name].mean(square[name], -1)) for name, v in state.rows.items()}
-        columns = {name: mix(v, extents[name].mean(square[name], -2)) for name, v in state.columns.items()}
+        rows = {name: mix(v, mean(leaves[name], square[name], -1)) for name, v in state.rows.items()}
+        columns = {name: mix(v, mean(leaves[name], square[name], -2)) for name, v in state.columns.items()}
 
         def one(name: str, g: Array) -> Array:
             if name in whole:
                 u = g * jax.lax.rsqrt(whole[name])
             else:  # in this order, and with no quotient of moments, nothing overflows where a row has had no gradient (0 * inf)
-                across = jnp.sqrt(extents[name].mean(rows[name], -2)) * jax.lax.rsqrt(columns[name])
+                across = jnp.sqrt(mean(leaves[name], rows[name], -2)) * jax.lax.rsqrt(columns[name])
                 u = g * jax.lax.rsqrt(rows[name]) * across
-            return u / jnp.maximum(1, extents[name].rms(u) / threshold)
+            return u / jnp.maximum(1, rms(leaves[name], u) / threshold)
 
         return {name: one(name, g) for name, g in updates.items()}, Factored(count, whole, rows, columns)
 
@@ -238,7 +227,7 @@ def scale_by_factored(leaves: Leaves, power: float, smallest: int, eps: float, t
 def scale_by_size(leaves: Leaves, least: float) -> optax.GradientTransformation:
     """Updates times the RMS of their parameter, of every layer its own, `least` where that is smaller."""
     return optax.stateless(lambda updates, params: {
-        name: u * jnp.maximum(least, Extent.of(leaves[name]).rms(params[name])) for name, u in updates.items()})
+        name: u * jnp.maximum(least, rms(leaves[name], params[name])) for name, u in updates.items()})
 
 
 class Adafactor:

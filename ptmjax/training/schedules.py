@@ -8,7 +8,7 @@ from collections.abc import Callable
 import jax.numpy as jnp
 import optax
 
-from ptmjax.types import Array, UserError, at_least
+from ptmjax.types import Array, UserError, above_zero, at_least
 
 Schedule = Callable[[Array], Array]
 
@@ -25,16 +25,14 @@ def warmup_steps(warmup: float, steps: int | None) -> int:
     return n
 
 
-def above_zero(**values: float) -> None:
-    """UserError where a named number is not."""
-    for name, value in values.items():
-        if not 0 < value < math.inf:
-            raise UserError(f"{name} is {value}; it must be above 0")
-
-
 def after_warmup(peak: float, warmup: int, then: Schedule) -> Schedule:
     """0 up to `peak` over `warmup` steps, and then `then`, which counts from there."""
     return optax.schedules.join_schedules([optax.schedules.linear_schedule(0.0, peak, max(1, warmup)), then], [warmup])
+
+
+def left(steps: int) -> Schedule:
+    """The share of `steps` that is still to come: exactly 0 at `steps`, and not before, for any number of them."""
+    return lambda step: jnp.float32(jnp.maximum(steps - step, 0)) / steps
 
 
 def linear(peak: float, warmup: float, steps: int) -> Schedule:
@@ -45,7 +43,8 @@ def linear(peak: float, warmup: float, steps: int) -> Schedule:
     """
     above_zero(peak=peak)
     warmup = warmup_steps(warmup, steps)
-    return after_warmup(peak, warmup, optax.schedules.linear_schedule(peak, 0.0, steps - warmup))
+    share = left(steps - warmup)
+    return after_warmup(peak, warmup, lambda step: peak * share(step))
 
 
 def cosine(peak: float, warmup: float, steps: int, final: float = 0.0) -> Schedule:
@@ -55,7 +54,8 @@ def cosine(peak: float, warmup: float, steps: int, final: float = 0.0) -> Schedu
     if not 0 <= final <= 1:
         raise UserError(f"the final share of a cosine schedule is {final}; it must lie in 0 .. 1")
     warmup = warmup_steps(warmup, steps)
-    return after_warmup(peak, warmup, optax.schedules.cosine_decay_schedule(peak, steps - warmup, final))
+    share = left(steps - warmup)  # (1 + cos(pi (1 - x))) / 2 = sin(pi x / 2)^2, which loses no digits near its end
+    return after_warmup(peak, warmup, lambda step: peak * (final + (1 - final) * jnp.sin(math.pi / 2 * share(step)) ** 2))
 
 
 def constant(peak: float, warmup: float = 0, steps: int | None = None) -> Schedule:

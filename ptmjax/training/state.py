@@ -4,6 +4,7 @@ B rows of a batch.
 """
 import functools
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,8 +55,15 @@ class Plan:
         """The state at step 0 (under jit)."""
         params = self.build.init(key_of(self.seed, "params"))
         scalars = {name: jnp.int32(0) for name in ("skipped", "in_a_row", "begin")}
-        return TrainState(jnp.int32(0), params, self.tx.init(self.trainable(params)), key_of(self.seed, "step"),
-                          self.objective.init_carry(self.build.nets(params), self.rows), scalars)
+        return TrainState(jnp.int32(0), params, self.moments(params), key_of(self.seed, "step"), self.carry(params), scalars)
+
+    def moments(self, params: dict[str, Array]) -> PyTree:
+        """The optimizer's state before its first step over `params`."""
+        return self.tx.init(self.trainable(params))
+
+    def carry(self, params: dict[str, Array]) -> PyTree:
+        """The carry before the first batch."""
+        return self.objective.init_carry(self.build.nets(params), self.rows)
 
     @functools.cached_property
     def abstract(self) -> TrainState:
@@ -75,10 +83,13 @@ class Plan:
         return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), state, shardings)
 
     def create(self) -> TrainState:
-        """The state at step 0, every array made where it will live."""
-        shardings = jax.tree.map(lambda x: x.sharding, self.abstract)
+        """The state at step 0."""
+        return self.made(self.born, self.abstract)
+
+    def made(self, make: Callable[..., PyTree], like: PyTree, *args) -> PyTree:
+        """make(*args), every array made where that of `like` will live."""
         with jax.set_mesh(self.mesh):
-            return jax.jit(self.born, out_shardings=shardings)()
+            return jax.jit(make, out_shardings=jax.tree.map(lambda x: x.sharding, like))(*args)
 
 
 def fresh(carry: PyTree, start: Array) -> PyTree:

@@ -19,8 +19,8 @@ def make_step(plan: Plan) -> Callable[[TrainState, Batch], tuple[TrainState, dic
 
     It differentiates sum_k c_k S_k / W_k with the denominators W_k promised by weights() over the whole batch, so M
     micro-batches give the gradient of one. Metrics gap/k = |W_k - realised| are 0 or an objective is wrong. A step whose
-    gradient is not finite changes neither parameters, optimizer nor carry; metric skipped counts them since step 0, and
-    loop["in_a_row"] those up to now.
+    gradient or new parameters are not finite changes neither parameters, optimizer nor carry; metric skipped counts them since
+    step 0, and loop["in_a_row"] those up to now.
     """
     objective, tx = plan.objective, optax.with_extra_args_support(plan.tx)
     if plan.micro > 1 and objective.coupled:
@@ -33,16 +33,16 @@ def make_step(plan: Plan) -> Callable[[TrainState, Batch], tuple[TrainState, dic
         frozen = {name: v for name, v in state.params.items() if name not in train}
         xs = cut((batch, jnp.arange(plan.rows), fresh(state.carry, batch["start"])), plan.micro)
         (grads, sums, metrics), carry = accumulate(micro_loss(plan, state, frozen, promised), train, xs)
-        norm = optax.tree.norm(grads)
-        finite = jnp.isfinite(norm)
-        keep = lambda new, old: jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)
         updates, opt_state = tx.update(grads, state.opt_state, train, step=state.step)
+        norm, moved = optax.tree.norm(grads), optax.apply_updates(train, updates)
+        finite = jnp.isfinite(norm) & jnp.isfinite(optax.tree.norm(moved))
+        keep = lambda new, old: jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)
         means = {name: s.mean() for name, s in sums.items()}
         skipped = state.loop["skipped"] + ~finite
         in_a_row = jnp.where(finite, 0, state.loop["in_a_row"] + 1)
         report = {"loss": objective.total(means), "grad_norm": norm, "skipped": skipped}
         report |= {f"gap/{name}": jnp.abs(sums[name].weight - w) for name, w in promised.items()}
-        state = TrainState(state.step + 1, keep(optax.apply_updates(train, updates), train) | frozen, keep(opt_state, state.opt_state),
+        state = TrainState(state.step + 1, keep(moved, train) | frozen, keep(opt_state, state.opt_state),
                            state.rng, keep(join(carry), state.carry), state.loop | {"skipped": skipped, "in_a_row": in_a_row})
         return state, report | means | {name: s.mean() for name, s in metrics.items()}
 

@@ -1,4 +1,5 @@
 """What a stage takes."""
+import os
 import types
 from functools import partial as part
 from pathlib import Path
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 
 from ptmjax.cli import folder
-from ptmjax.cli.experiment import Data, Stage
+from ptmjax.cli.experiment import Data, Experiment, Stage, physical_memory
 from ptmjax.data.masking import Masking
 from ptmjax.data.task import Task
 from ptmjax.data.vocabulary import SentencePiece
@@ -86,3 +87,48 @@ def test_dupe_factor_is_of_training_alone(tmp_path, monkeypatch):
     assert (epoch(static, 0) == epoch(static, 2)).all() and (epoch(static, 1) == epoch(static, 3)).all()
     assert (epoch(static, 0) != epoch(static, 1)).any(1).mean() > 0.9
     assert (epoch(fresh, 1) == epoch(static, 1)).all() and (epoch(fresh, 0) != epoch(fresh, 2)).any(1).mean() > 0.9
+
+
+def sea(tmp_path, monkeypatch, **more):
+    text = tmp_path / "t.txt"
+    text.write_text("\n\n".join(f"Document {i} of the sea and the whale, and of more." for i in range(60)))
+    monkeypatch.setattr(Data, "task", Task("static", str(text), V, Blocks(16, minimum=12), Masking(V, 18, rate=0.5), holdout=6))
+    return Experiment({}, [stage(**more), stage(**more), stage(**more)], None, seed=2**32 - 1).data(tmp_path / "cache")
+
+
+@pytest.mark.parametrize("more", [{}, {"streams": True}, {"dupe_factor": 1}])
+def test_a_later_stage_on_the_same_task_reads_other_batches_and_masks(tmp_path, monkeypatch, more):
+    data = sea(tmp_path, monkeypatch, **more)
+    n = len(data[0].training)
+    found = [d.source.examples(np.arange(n)) for d in data]
+    alone = Data(data[0].stage, 2**32 - 1, tmp_path / "cache").source.examples(np.arange(n))
+    assert all((found[0][key] == alone[key]).all() for key in alone), "the first stage is as if there were no other"
+    weights = [np.stack([x["weights"][x["index"] == record][0] for record in set(found[0]["index"]) & set(x["index"])]) for x in found]
+    for one, other in ((0, 1), (0, 2), (1, 2)):
+        if not more.get("streams"):  # their order is that of the text, whatever the seed
+            assert sorted(found[one]["index"]) == sorted(found[other]["index"]) and (found[one]["index"] != found[other]["index"]).mean() > 0.8
+            assert (weights[one] != weights[other]).any(1).mean() > 0.9
+        assert (found[one]["weights"] != found[other]["weights"]).any(1).mean() > 0.9
+    shown = [d.heldout_source.examples(np.arange(3)) for d in data]
+    assert all((x[key] == shown[0][key]).all() for x in shown for key in x), "what is held out is the same in all stages"
+
+
+def test_memory_is_what_a_container_leaves(tmp_path):
+    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    limits, own = tmp_path / "cgroup", tmp_path / "own"
+    found = lambda: physical_memory(limits, own)
+    assert found() == whole, "no control groups"
+
+    def write(path, text):
+        (limits / path).parent.mkdir(parents=True, exist_ok=True)
+        (limits / path).write_text(text)
+
+    own.write_text("9:name=systemd:/other\n4:memory:/batch/7\n0::/slice/job\n")
+    write("memory/memory.limit_in_bytes", "9223372036854771712\n")
+    write("slice/job/memory.max", "max\n")
+    write("memory/other/memory.limit_in_bytes", "5\n")
+    assert found() == whole, "no limits, but of a group that is not ours"
+    for path, limit in (("memory.max", 9000), ("memory/memory.limit_in_bytes", 8000), ("slice/memory.max", 7000), ("slice/job/memory.max", 6000),
+                        ("memory/batch/7/memory.limit_in_bytes", 4000)):
+        write(path, f"{limit}\n")
+        assert found() == limit

@@ -19,7 +19,7 @@ def logits(model, b):
 
 def test_our_way_and_back_is_equal_to_the_bit(tmp_path):
     build, b = electra(), batch()
-    clean = lambda name, x: x.at[build.leaves[name].real:].set(0) if build.leaves[name].unused else x
+    clean = lambda name, x: x.at[build.leaves[name].sizes[0]:].set(0) if build.leaves[name].unused else x
     params = {name: clean(name, x) for name, x in wild(build).items()}
     published.export(build, params, tmp_path / "out")
     nets, seen = build.nets(params), np.asarray(b["segments"]) > 0

@@ -30,7 +30,7 @@ def ours(v1_1):
     """(networks, parameters with 0 in the padding of the vocabulary, which is not published)."""
     build = t5(v1_1=v1_1, buckets=8, reach=12)
     factor = lambda name: SIZE**-0.5 if name.endswith("query/kernel") else 1
-    clean = lambda name, x: x.at[build.leaves[name].real:].set(0) if build.leaves[name].unused else x
+    clean = lambda name, x: x.at[build.leaves[name].sizes[0]:].set(0) if build.leaves[name].unused else x
     return build, {name: clean(name, factor(name) * x) for name, x in wild(build).items()}
 
 

@@ -219,6 +219,28 @@ def test_a_build_that_runs_is_no_leftover(task, tmp_path):
     assert not part.exists()
 
 
+def test_a_folder_taken_for_a_leftover_before_it_is_locked_is_made_again(tmp_path, monkeypatch):
+    """The other process sweeps between making and opening it, and between opening and locking it."""
+    mkdtemp, flock, made = records.tempfile.mkdtemp, records.fcntl.flock, []
+
+    def make(**about):
+        made.append(mkdtemp(**about))
+        if len(made) == 1:
+            os.rmdir(made[0])
+        return made[-1]
+
+    def lock(*about):
+        if len(made) == 2:
+            os.rmdir(made[1])
+        return flock(*about)
+
+    monkeypatch.setattr(records.tempfile, "mkdtemp", make)
+    monkeypatch.setattr(records.fcntl, "flock", lock)
+    part, held = records._part(tmp_path / "sea-train-0123456789abcdef")
+    assert len(made) == 3 and str(part) == made[2] and part.exists()
+    os.close(held)
+
+
 def test_two_builders_at_once(task, tmp_path):
     found = []
     threads = [threading.Thread(target=lambda: found.append(make(task, tmp_path / "cache"))) for _ in range(3)]

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from ptmjax.nn.norm import Norm
+from ptmjax.types import UserError
 
 
 def made(kind, eps, width=6):
@@ -45,6 +46,14 @@ def test_statistics_are_float32_whatever_the_compute_type(kind):
     y = norm(x)
     assert y.dtype == jnp.bfloat16
     np.testing.assert_array_equal(y, norm(x.astype(jnp.float32)).astype(jnp.bfloat16))
+
+
+@pytest.mark.parametrize("eps", [0.0, -1e-6, float("nan")])
+def test_an_eps_that_lets_zeros_through_is_refused(eps):
+    """Zeros over their root mean square of 0 are no numbers."""
+    with pytest.raises(UserError, match="eps is .*; it must be above 0"):
+        Norm(4, "rms", eps, key=jax.random.key(0))
+    assert (Norm(4, "rms", 1e-12, key=jax.random.key(0))(jnp.zeros(4)) == 0).all()
 
 
 def test_a_misspelt_kind_names_the_choices():

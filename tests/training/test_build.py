@@ -10,7 +10,9 @@ from ptmjax.models.embedders import Embedder, Table
 from ptmjax.models.heads import VocabularyHead
 from ptmjax.models.network import Network
 from ptmjax.nn.linear import Linear
-from ptmjax.training.build import Build, matching
+from ptmjax.nn.param import param
+from ptmjax.nn.stack import stacked
+from ptmjax.training.build import Build, Leaf, matching
 from ptmjax.types import UserError
 from tests.models.bert import TIES, VOCAB, bert, network
 
@@ -52,6 +54,28 @@ def test_names_decide_the_initial_bits_not_their_order():
     b = Build({"two": Pair, "one": Pair, "three": Pair}).init(jax.random.key(0))
     assert all((np.asarray(a[n]) == b[n]).all() for n in a)
     assert (np.asarray(a["one/a/kernel"]) != a["two/a/kernel"]).any()
+
+
+@pytest.mark.parametrize("leaf, lead, sizes", [
+    (Leaf((128, 8), "float32", ("vocab", "embed"), 28 * 8), 0, (100, 8)),
+    (Leaf((3, 128, 8), "float32", ("layers", "vocab", "embed"), 28 * 8), 1, (3, 100, 8)),
+    (Leaf((3, 2, 128), "float32", ("layers", "layers", "vocab"), 28), 2, (3, 2, 100)),
+    (Leaf((8, 4), "float32", ("embed", None), 0), 0, (8, 4)), (Leaf((3,), "float32", ("layers",), 0), 1, (3,)), (Leaf((), "float32", (), 0), 0, ())])
+def test_sizes_without_padding(leaf, lead, sizes):
+    assert (leaf.lead, leaf.sizes) == (lead, sizes)
+
+
+def test_a_stack_of_tables_is_counted_without_its_padding():
+    """Three of 100 rows, each padded to 128: the padding of a layer is named once, and there three times."""
+    table = part(param, shape=(128, 8), names=("vocab", "embed"), init=0.1, real=100)
+
+    class Tables(nnx.Module):
+        def __init__(self, *, key):
+            self.table = table(key)
+
+    build = Build({"m": lambda *, key: stacked(Tables, 3, key)})
+    assert build.leaves["m/table"].shape == (3, 128, 8) and build.leaves["m/table"].sizes == (3, 100, 8)
+    assert build.count() == 3 * 100 * 8
 
 
 def test_a_tie_is_stored_once_and_its_gradient_is_the_sum():

@@ -1,5 +1,6 @@
 """Checkpoints: exact on any mesh, and damage of any kind costs at most the damaged step."""
 import errno
+import functools
 import os
 import shutil
 from pathlib import Path
@@ -12,11 +13,14 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from orbax.checkpoint import v1 as ocp
 
+from ptmjax.nn.linear import Linear
 from ptmjax.parallel.mesh import make_mesh
 from ptmjax.training import checkpoint
+from ptmjax.training.build import Build
 from ptmjax.training.checkpoint import FORMAT, Checkpoints, leaves, sums_of
+from ptmjax.training.optimizer import Adafactor, AdamW
 from ptmjax.types import UserError
-from tests.training.test_step import plan
+from tests.training.test_step import Line, plan
 
 EVERYWHERE = P()
 
@@ -282,26 +286,59 @@ def test_another_model_is_refused_by_name_and_nothing_moves(folder, change, word
     assert files_of(folder) == before
 
 
-def test_another_format_is_refused(tmp_path):
+@pytest.mark.parametrize("version", [FORMAT - 1, FORMAT + 1])
+def test_another_format_is_refused(tmp_path, version):
     with ocp.training.Checkpointer(tmp_path) as manager:
-        manager.save(4, state_of(4), custom_metadata={"format": FORMAT + 1})
-    with pytest.raises(UserError, match=f"has format {FORMAT + 1}, this version of ptmjax reads 1 to {FORMAT}"):
+        manager.save(4, state_of(4), custom_metadata={"format": version})
+    with pytest.raises(UserError, match=f"has format {version}, this version of ptmjax reads {FORMAT}: go on with the version"):
         restored(tmp_path)
     assert Checkpoints(tmp_path).steps() == [4]
 
 
-def test_every_earlier_format_is_read(tmp_path):
-    """Format 1 lacks what the loop counts since 2; the stored step is of the plan below, with other numbers."""
-    shutil.copytree(Path(__file__).parents[1] / "golden" / "format_1", tmp_path / "checkpoints")
-    wanted = plan().abstract
+def test_links_without_leaves_may_come_and_go(folder):
+    """Optax keeps an empty state for each link of a chain: one more at the end is neither damage nor another optimizer."""
+    for opt in (({}, (jnp.int32(1),), ()), ({}, (jnp.int32(1), {})), ((), [jnp.int32(1)])):
+        wanted = like(state_of(1) | {"opt": opt})
+        state = Checkpoints(folder).restore(lambda _: wanted)
+        assert bits(state) == bits(state_of(6)) and jax.tree.structure(state) == jax.tree.structure(wanted)
+
+
+OPTIMIZERS = {"adamw": AdamW(lambda step: 0.1), "adafactor": Adafactor(lambda step: 0.1, smallest=0)}
+
+
+def trained_by(name, factory=Line):
+    build = Build({"model": factory})
+    return plan(build=build, tx=OPTIMIZERS[name].transform(build.leaves)).abstract
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_the_paths_of_this_format(name):
+    """Where they change, what was saved before cannot be read: raise FORMAT."""
+    found = leaves(trained_by(name, functools.partial(Linear, 4, 3, ("embed", "mlp"))))
+    golden = Path(__file__).parents[1] / "golden" / f"format_{FORMAT}_{name}.txt"
+    assert "".join(f"{n} {x.dtype}{list(x.shape)}\n" for n, x in found.items()) == golden.read_text()
+
+
+def test_a_step_that_was_saved_earlier_in_this_format_is_read(tmp_path):
+    """The stored step is of AdamW over the plan below, its leaves counted through."""
+    shutil.copytree(Path(__file__).parents[1] / "golden" / f"format_{FORMAT}", tmp_path / "checkpoints")
+    wanted = trained_by("adamw")
     state = Checkpoints(tmp_path / "checkpoints").restore(lambda step: wanted)
-    assert (int(state.step), {name: int(x) for name, x in state.loop.items()}) == (7, {"skipped": 3, "in_a_row": 0, "begin": 2})
-    np.testing.assert_array_equal(state.params["model/kernel"], np.arange(256, dtype=np.float32) / 256)
-    np.testing.assert_array_equal(state.carry["seen"], np.arange(8))
+    assert (int(state.step), {name: int(x) for name, x in state.loop.items()}) == (7, {"begin": 9000, "in_a_row": 10000, "skipped": 11000})
+    np.testing.assert_array_equal(state.params["model/kernel"], 2000 + np.arange(256))
+    np.testing.assert_array_equal(state.opt_state[1].nu["model/kernel"], 7000 + np.arange(256))
+    np.testing.assert_array_equal(state.carry["seen"], 8000 + np.arange(8))
     assert jax.tree.map(lambda x: (x.shape, x.dtype, x.sharding), state) == jax.tree.map(lambda x: (x.shape, x.dtype, x.sharding), wanted)
     step, params = Checkpoints(tmp_path / "checkpoints").params(wanted.params)
     assert step == 7 and set(params) == set(wanted.params)
     Checkpoints(tmp_path / "again").save(8, state)
+
+
+def test_another_optimizer_is_told_and_is_no_damage(tmp_path):
+    shutil.copytree(Path(__file__).parents[1] / "golden" / f"format_{FORMAT}", tmp_path / "checkpoints")
+    with pytest.raises(UserError, match="lacks opt_state/1/0/count, the present run has it: it is of another model, optimizer or version"):
+        Checkpoints(tmp_path / "checkpoints").restore(lambda step: trained_by("adafactor"))
+    assert Checkpoints(tmp_path / "checkpoints").steps() == [7]
 
 
 def test_parameters_alone(folder):

@@ -1,5 +1,6 @@
 """The loop: stages, what stands in the lines, and where a run is taken up."""
 import dataclasses
+import functools
 import math
 import shutil
 
@@ -13,6 +14,8 @@ from ptmjax.parallel.sharding import rows_sharding
 from ptmjax.training import loop
 from ptmjax.training.loop import Every, plan_of
 from ptmjax.training.metrics import read_lines
+from ptmjax.training.optimizer import AdamW, Group
+from ptmjax.training.schedules import constant, cosine, linear, rsqrt
 from ptmjax.types import UserError
 from tests.drivers import tiny
 from tests.drivers.processes import TRAIN, address, together
@@ -133,10 +136,47 @@ def test_another_batch_size_under_a_carry_is_refused(two_stages, tmp_path):
     assert lines_of(tmp_path / "run") == lines_of(folder)
 
 
+@pytest.mark.parametrize("frozen", [(), ("model/embedder/*",)])
+def test_a_boundary_makes_nothing_but_what_is_new(frozen, monkeypatch):
+    """Parameters, and moments that go on, are the arrays of the stage before; a second state would not fit where one just does."""
+    first, second = (plan_of(stage, tiny.mesh_of(*ONE), 3) for stage in lstm_stages(frozen=frozen))
+    state, wanted = first.create(), second.abstract
+    new = lambda: {id(x): x.nbytes for x in jax.live_arrays() if not jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)}
+    monkeypatch.setattr(type(second.build), "init", lambda *_: pytest.fail("parameters are made anew"))
+    before = new()
+    after = loop.adopt(second, state, 4)
+    made = sum(new().values()) - sum(before.values())
+    size = lambda tree: sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(tree))
+    assert made == size(wanted.carry) + wanted.loop["begin"].dtype.itemsize + (size(wanted.opt_state) if frozen else 0)
+    assert all(after.params[name] is x for name, x in state.params.items())
+    assert jax.tree.map(lambda x: (x.shape, x.dtype, x.sharding), after) == jax.tree.map(lambda x: (x.shape, x.dtype, x.sharding), wanted)
+
+
 def test_stages_with_other_parameters_are_refused():
     first, second = tiny.stage(tiny.lstm, 3), tiny.stage(tiny.bert, 3)
     with pytest.raises(UserError, match="other parameters than the one before it"):
         loop.adopt(plan_of(second, tiny.mesh_of(*ONE), 3), plan_of(first, tiny.mesh_of(*ONE), 3).create(), 4)
+
+
+some_stage = functools.cache(lambda: tiny.stage(tiny.lstm, 3))
+
+
+@pytest.mark.parametrize("schedule, first, second, ends", [
+    (linear(0.1, 2, 7), 4, 3, None), (linear(0.1, 2, 6), 4, 3, 6), (linear(0.1, 2, 5), 4, 3, 5), (cosine(0.1, 0, 7), 4, 3, None),
+    (cosine(0.1, 0, 3), 4, 3, 3), (cosine(0.1, 0, 3, 0.1), 4, 3, None), (constant(0.1), 4, 3, None), (rsqrt(0.1, 2), 4, 3, None),
+    (linear(0.1, 1, 2), 1, 1, None), (linear(0.1, 0, 1), 1, 1, 1)])
+def test_a_rate_that_ends_before_the_stages_do_is_refused(schedule, first, second, ends):
+    optimizer = AdamW(schedule, groups=[Group("*", rate=0.0)])  # a group that rests on purpose is no fault
+    stages = [dataclasses.replace(some_stage(), optimizer=optimizer, steps=n) for n in (first, second)]
+    if ends is None:
+        loop.check_rate(stages)
+        return
+    with pytest.raises(UserError, match=f"the learning rate is 0 after {ends} steps, and the stages have {first + second}: give"):
+        loop.check_rate(stages)
+
+
+def test_a_single_step_may_be_the_first_of_a_warmup():
+    loop.check_rate([dataclasses.replace(some_stage(), optimizer=AdamW(linear(0.1, 1, 2)), steps=1)])
 
 
 # ------------------------------------------------------------------ lines, watchers, compiling
@@ -209,7 +249,7 @@ def test_a_run_of_steps_that_are_not_finite_stops_and_names_the_records(tmp_path
     stage = tiny.stage(tiny.lstm, 20)
     bad = {5, 6, 7, *range(9, 15)}
     every = Every(log=4, evaluate=2, save=10, nonfinite=4)
-    with pytest.raises(UserError, match=f"not finite in steps 9 to 12; the last batch held the records {ids_of(stage, 12)}: lower .*Every.nonfinite = 4"):
+    with pytest.raises(UserError, match=f"not finite in steps 9 to 12, the last of which read the records {ids_of(stage, 12)}: lower .*Every.nonfinite = 4"):
         loop.train([poisoned(stage, bad)], tmp_path, tiny.mesh_of(*ONE), seed=3, every=every)
     assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == ["10"]
     assert [line["step"] for line in read_lines(tmp_path / "metrics.jsonl") if "set" in line] == [2, 4, 6, 8, 10]
@@ -229,7 +269,7 @@ def test_it_ends_all_processes(tmp_path, shape):
     where = address()
     said = together([[*TRAIN, f"{tmp_path}/run:{shape}", "--system", "lstm", "--poison", 5, "--join", where, 2, i] for i in range(2)], 1, code=1)
     for text in said:
-        assert f"UserError: the gradient was not finite in steps 5 to 7; the last batch held the records {ids_of(tiny.stage(tiny.lstm, 10), 7)}: " in text
+        assert f"UserError: gradient or parameters were not finite in steps 5 to 7, the last of which read the records {ids_of(tiny.stage(tiny.lstm, 10), 7)}: " in text
     assert "6" in {p.name for p in (tmp_path / "run" / "checkpoints").iterdir()}
 
 
@@ -251,7 +291,7 @@ def test_many_records_are_cut_short():
     batch = {"index": jnp.arange(500)}
     loop.check_finite(3, 7, state, batch)
     loop.check_finite(0, 7, state, batch)
-    with pytest.raises(UserError, match=r"in steps 6 to 7; the last batch held the records 0, 1, .*, 62, 63 \.\.\. \(500 in all\): lower"):
+    with pytest.raises(UserError, match=r"in steps 6 to 7, the last of which read the records 0, 1, .*, 62, 63 \.\.\. \(500 in all\): lower"):
         loop.check_finite(2, 7, state, batch)
 
 

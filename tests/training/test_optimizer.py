@@ -7,7 +7,7 @@ import torch
 import transformers
 
 from ptmjax.training.build import Leaf
-from ptmjax.training.optimizer import Adafactor, AdamW, Extent, Group, Lamb, decays
+from ptmjax.training.optimizer import Adafactor, AdamW, Group, Lamb, decays, mean
 from ptmjax.training.schedules import linear
 from ptmjax.types import UserError
 
@@ -271,16 +271,33 @@ def test_the_padding_of_a_vocabulary_has_no_part_in_a_statistic(name):
         assert (padded[n][5:] <= 7).all() and (padded[n][5:] > 4).all() and np.unique(padded[n][5:]).size == 1
 
 
-def test_extents():
+def test_means():
     x = jnp.arange(24.0).reshape(2, 3, 4)
-    plain, layers = Extent.of(leaf((2, 3, 4))), Extent.of(leaf((2, 3, 4), layers=True))
-    assert plain.mean(x).shape == (1, 1, 1) and float(plain.mean(x)[0, 0, 0]) == 11.5
-    np.testing.assert_array_equal(layers.mean(x).ravel(), [5.5, 17.5])
-    padded = Extent.of(leaf((2, 3, 4), layers=True, unused=4))
-    np.testing.assert_array_equal(padded.mean(x).ravel(), [3.5, 15.5])
-    np.testing.assert_array_equal(padded.mean(x, -2)[0].ravel(), [2, 3, 4, 5])
-    np.testing.assert_array_equal(padded.mean(x, -1)[0].ravel(), [1.5, 5.5, 9.5])
-    assert Extent.of(leaf((), layers=False)).mean(jnp.float32(3)).shape == ()
+    plain, layers = leaf((2, 3, 4)), leaf((2, 3, 4), layers=True)
+    assert mean(plain, x).shape == (1, 1, 1) and float(mean(plain, x)[0, 0, 0]) == 11.5
+    np.testing.assert_array_equal(mean(layers, x).ravel(), [5.5, 17.5])
+    padded = leaf((2, 3, 4), layers=True, unused=4)
+    np.testing.assert_array_equal(mean(padded, x).ravel(), [3.5, 15.5])
+    np.testing.assert_array_equal(mean(padded, x, -2)[0].ravel(), [2, 3, 4, 5])
+    np.testing.assert_array_equal(mean(padded, x, -1)[0].ravel(), [1.5, 5.5, 9.5])
+    assert mean(leaf(()), jnp.float32(3)).shape == ()
+
+
+@pytest.mark.parametrize("real, layers", [(5, False), (5, True), (6, False)])
+def test_the_padding_of_a_vocabulary_does_not_decide_what_is_factored(real, layers):
+    """5 rows of 8 are below a least size of 6, 6 are not, whatever they are padded to."""
+    shape = (2,) * layers + (8, 7)
+    state = Adafactor(always(0.1), smallest=6).transform({"t": leaf(shape, layers, unused=(8 - real) * 7)}).init({"t": jnp.zeros(shape)})[1][0]
+    assert (set(state.rows), set(state.whole)) == ((set(), {"t"}) if real < 6 else ({"t"}, set()))
+
+
+@pytest.mark.parametrize("optimizer", [AdamW, Lamb, Adafactor])
+@pytest.mark.parametrize("group, said", [
+    (Group("m/*", rate=-1.0), "rate of optimizer group 'm/\\*' is -1.0"), (Group("m/*", rate=float("nan")), "rate of .* is nan"),
+    (Group("m/*", decay=-5.0), "decay of optimizer group 'm/\\*' is -5.0"), (Group("m/*", decay=float("inf")), "decay of .* is inf")])
+def test_groups_that_climb_or_grow_are_refused(optimizer, group, said):
+    with pytest.raises(UserError, match=f"the {said}; it must be at least 0"):
+        optimizer(always(0.1), groups=[Group("m/dense/*", rate=0.0, decay=0.0), group])
 
 
 @pytest.mark.parametrize("optimizer", [AdamW, Lamb, Adafactor])

@@ -31,6 +31,18 @@ def test_linear_and_cosine_are_transformers(ours, theirs, warmup, steps):
     assert at(schedule, steps) == at(schedule, steps + 7) == pytest.approx(0, abs=1e-10)
 
 
+@pytest.mark.parametrize("steps", [10, 1_000_000, 50_000_001])
+@pytest.mark.parametrize("schedule", [linear, cosine])
+def test_the_last_step_of_any_length_has_a_rate_and_none_follows(schedule, steps):
+    """In float32, 1 - (n - 1) / n and 1 + cos(pi (n - 1) / n) are 0 for large n."""
+    peak, warmup = 1e-3, 5
+    n = steps - warmup
+    ours, left = schedule(peak, warmup, steps), [3 / n, 1 / n, 0.0]
+    wanted = [peak * (x if schedule is linear else math.sin(math.pi / 2 * x) ** 2) for x in left]
+    assert [at(ours, steps - 3), at(ours, steps - 1), at(ours, steps)] == pytest.approx(wanted, rel=1e-5)
+    assert at(ours, steps - 1) > 0 == at(ours, steps + 1)
+
+
 def test_cosine_is_optax_with_a_final_share():
     ours, theirs = cosine(0.3, 5, 45, 0.1), optax.schedules.warmup_cosine_decay_schedule(0, 0.3, 5, 45, 0.03)
     for s in (0, 1, 4, 5, 6, 25, 44, 45, 46, 1000):

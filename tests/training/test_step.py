@@ -177,6 +177,20 @@ def test_a_step_that_is_not_finite_changes_nothing_and_is_counted(micro):
     assert (np.asarray(state.params["model/bias"]) != before[0]["model/bias"]).all()
 
 
+@pytest.mark.parametrize("case", ["update", "sum"])
+def test_a_parameter_that_overflows_is_not_kept(case):
+    """The gradient is finite; the update is not, or its sum with the parameter."""
+    factor = jnp.float32(3e38) if case == "sum" else jnp.float32(jnp.inf)
+    p = plan(tx=optax.stateless(lambda updates, params: {name: jnp.where(u == 0, 0, factor) for name, u in updates.items()}))
+    state, step = p.create(), make_step(p)
+    before = jax.tree.map(np.asarray, (state.params, state.carry))
+    with jax.set_mesh(p.mesh):
+        for number in (1, 2):
+            state, line = step(state, unequal(4))
+            assert np.isfinite(line["grad_norm"]) and int(line["skipped"]) == int(state.loop["in_a_row"]) == number
+    jax.tree.map(np.testing.assert_array_equal, (state.params, state.carry), before)
+
+
 def test_frozen_parameters_keep_their_bits_and_have_no_optimizer_state():
     build = Build({"model": Line, "teacher": Line}, frozen=["teacher/*", "model/bias"])
     p = plan(build=build)
