@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     held = session.saved(args.workdir)
     stage = held.stages[-1]
-    build, vocabulary = held.build(stage), session.task(args, held).vocabulary
+    build, vocabulary = held.build(stage), session.data(args, held).task.vocabulary
     step, params = session.parameters(args.workdir, session.on_one_device(build))
     published.export(build, {name: np.asarray(x) for name, x in params.items()}, args.to, vocabulary.save)
     print(f"{args.to}: step {step} of {args.workdir}")
