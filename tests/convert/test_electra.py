@@ -38,7 +38,7 @@ def test_our_way_and_back_is_equal_to_the_bit(tmp_path):
         assert c.keys() == d.keys() and all(c[n].tobytes() == d[n].tobytes() for n in c)
     said = []
     found = published.initial(tmp_path / "out", build, said.append)
-    assert said == [] and found.keys() == params.keys()
+    assert len(said) == 1 and "50 of 50 parameters" in said[0] and found.keys() == params.keys()
     assert all(np.asarray(params[name]).tobytes() == found[name].tobytes() for name in params)
     found = published.initial(tmp_path / "out" / "discriminator", build, said.append)
-    assert "generator/project/bias" in said[0] and "keeps its initial law" in said[0]
+    assert "generator/project/bias" in said[2] and "keeps its initial law" in said[2]
