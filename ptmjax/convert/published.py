@@ -1,9 +1,10 @@
 """Folders as transformers writes and reads them (config.json, safetensors) to networks and parameters of ours, and back.
 
-A family is a module with: MODEL (config.json's model_type), TEXT (names of the symbols before and behind a text, and of the arrays that
-the model reads), fields (config.json checked and in one spelling), plain (a tensor's name as transformers writes it today), copies (tensors that others
-determine), names (the table of one network), build (networks of a folder), mine (whether networks are of the family), config
-(config.json of a network) and ids (the vocabulary's part of it). Several networks are a folder each, by their names.
+A family is a module with: MODEL (config.json's model_type), TEXT (names of the symbols before and behind a text, and of the arrays
+that the model reads), fields (config.json checked and in one spelling), plain (a tensor's name as transformers writes it today),
+copies (tensors that others determine), names (the table of one network), build (networks of a folder), mine (whether networks are
+of the family), config (config.json of a network) and ids (the vocabulary's part of it). Several networks are a folder each, by
+their names.
 """
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence

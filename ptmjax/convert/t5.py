@@ -35,8 +35,8 @@ def side(ours: str, theirs: str, cross: bool, gated: bool) -> list[Name]:
     parts = [("attention", "SelfAttention", ATTENTION), *[("cross", "EncDecAttention", ATTENTION)] * cross, ("mlp", "DenseReluDense", mlp)]
     out = [Name(f"{ours}/context/bias/table", f"{theirs}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"),
            Name(f"{ours}/stack/groups/1/norm/scale", f"{theirs}.final_layer_norm.weight")]
-    for number, (part, module, leaves) in enumerate(parts):
-        at, here = f"{theirs}.block.{{}}.layer.{number}", f"{ours}/stack/groups/0"
+    for place, (part, module, leaves) in enumerate(parts):
+        at, here = f"{theirs}.block.{{}}.layer.{place}", f"{ours}/stack/groups/0"
         out += [Name(f"{here}/norms/{part}/scale", f"{at}.layer_norm.weight"), *matrices(f"{here}/{part}", f"{at}.{module}", leaves)]
     return out
 

@@ -17,14 +17,14 @@ from ptmjax.training.build import Build
 from ptmjax.types import UserError
 from tests.models import bert, electra, t5
 
-W = 24
+W, SAME = 24, {}
 
 
 class Louder(VocabularyHead):
     """Another head under the same names."""
 
 
-def change(net, embedder={}, block={}, final={}, context=None, stack=None, heads={}, **more):
+def change(net, embedder=SAME, block=SAME, final=SAME, context=None, stack=None, heads=SAME, **more):
     """A factory of a Network, its parts with other arguments."""
     old_embedder, old_context, old_stack, *old_heads = net.args
     groups = old_stack.args[0]
@@ -106,7 +106,7 @@ def test_electras_tables_of_another_norm(tmp_path):
 RELATIVE = "ptmjax.nn.relative.Relative"
 
 
-def t5_with(encoder={}, decoder={}, act="relu", tied=True, **sizes):
+def t5_with(encoder=SAME, decoder=SAME, act="relu", tied=True, **sizes):
     """T5 whose decoder is made anew with other arguments of tests.models.t5.side."""
     about = dict(vocab=t5.VOCAB, width=W, heads=3, size=10, hidden=40, layers=2, act=act, buckets=8, reach=12, rate=0.0)
     net = part(Network, *t5.side(masks.full, False, **about), {"lm": part(VocabularyHead, t5.VOCAB, W, act=None, bias=False, scaled=tied)},

