@@ -30,9 +30,9 @@ def run(args: argparse.Namespace) -> int:
     stage = held.stages[-1]
     if not isinstance(stage.objective, Rtd):
         raise UserError(f"the run in {args.workdir} has no discriminator: train one with an ELECTRA file, such as electra_demo.gin")
-    task, build = session.task(args, held), held.build(stage)
+    data, build = session.data(args, held), held.build(stage)
     step, params = session.parameters(args.workdir, session.on_one_device(build))
-    batch = session.rows(args.text, task)
+    batch = session.rows(args.text, data)
 
     @jax.jit
     def replaced(params: dict[str, Array], batch: Batch) -> Array:
@@ -40,11 +40,10 @@ def run(args: argparse.Namespace) -> int:
         return jax.nn.sigmoid(net.head("rtd", net.encode(batch).state)[..., 0])
 
     console, chances = Console(soft_wrap=True), np.asarray(replaced(params, batch))
-    if not np.isfinite(chances[batch["segments"] > 0]).all():
-        raise UserError(f"the scores of step {step} of {args.workdir} are not finite, the run came apart: lower its rate and train anew")
+    session.check_finite([chances[batch["segments"] > 0]], step, args.workdir)
     console.print(f"step {step} of {args.workdir}; marked is what is taken for replaced with {args.above:.0%} or more", highlight=False)
     for row, chance, n in zip(batch["tokens"], chances, batch["segments"].sum(1)):
-        tell(console, row[1 : n - 1], chance[1 : n - 1], args.above, task.vocabulary)  # without CLS and SEP
+        tell(console, row[1 : n - 1], chance[1 : n - 1], args.above, data.task.vocabulary)  # without CLS and SEP
     return 0
 
 

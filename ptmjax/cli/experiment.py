@@ -120,6 +120,16 @@ class Data:
 
         return adapters.read(self.stage.task)
 
+    @property
+    def corruption(self) -> Callable:
+        """Of training: the stage's own, or else its task's."""
+        return self.stage.corruption or self.task.corruption
+
+    @property
+    def readout(self) -> Callable:
+        """Of evaluation."""
+        return self.stage.readout or self.task.readout or self.corruption
+
     def records(self, split: str) -> Records:
         """Built once: process 0 first, the others then find it; a fault ends them all."""
         first_alone(lambda: build(self.task, split, str(self.cache)), f"the data of {self.stage.task}")
@@ -137,13 +147,11 @@ class Data:
     def source(self) -> loader.Source:
         n, seed = len(self.training), self.seed + (self.number << 32)  # Experiment.seed has 32 bits, order.py takes 64
         walk = order.Streams(n, self.stage.batch, seed) if self.stage.streams else order.Shuffled(n, seed)
-        corruption = self.stage.corruption or self.task.corruption
-        return loader.Source(self.training, walk, corruption, seed, self.task.name, self.stage.dupe_factor)
+        return loader.Source(self.training, walk, self.corruption, seed, self.task.name, self.stage.dupe_factor)
 
     @functools.cached_property
     def heldout_source(self) -> loader.Source:
-        readout = self.stage.readout or self.task.readout or self.stage.corruption or self.task.corruption
-        return loader.Source(self.validation, order.Sequential(len(self.validation)), readout, self.seed, self.task.name)
+        return loader.Source(self.validation, order.Sequential(len(self.validation)), self.readout, self.seed, self.task.name)
 
     def batches(self, sharding, rows: int, begin: int):
         return loader.batches(self.source, rows, sharding, begin)

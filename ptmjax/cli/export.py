@@ -7,7 +7,7 @@ import numpy as np
 from ptmjax.cli import session
 from ptmjax.convert import published
 
-HELP = "write the model of a work folder as transformers reads it (config.json, model.safetensors, the vocabulary)"
+HELP = "write the model of a work folder as transformers reads it (config.json, model.safetensors, tokenizer.json)"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,8 +19,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     held = session.saved(args.workdir)
     stage = held.stages[-1]
-    build, vocabulary = held.build(stage), session.task(args, held).vocabulary
+    build, vocabulary = held.build(stage), session.data(args, held).task.vocabulary
     step, params = session.parameters(args.workdir, session.on_one_device(build))
-    published.export(build, {name: np.asarray(x) for name, x in params.items()}, args.to, vocabulary.save)
+    published.export(build, {name: np.asarray(x) for name, x in params.items()}, args.to, vocabulary)
     print(f"{args.to}: step {step} of {args.workdir}")
+    if any(args.to.rglob("tokenizer.json")):
+        print("open its tokenizer with transformers' AutoTokenizer; T5Tokenizer and BertTokenizer take symbols to be where theirs are")
     return 0

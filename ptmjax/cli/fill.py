@@ -14,13 +14,16 @@ from ptmjax.data.text import check_given
 from ptmjax.data.vocabulary import Vocabulary
 from ptmjax.decode.spans import Span, greedy_spans
 from ptmjax.models.network import Network
+from ptmjax.objectives.base import Objective
+from ptmjax.objectives.rtd import Rtd
 from ptmjax.objectives.seq2seq import Seq2Seq
 from ptmjax.objectives.token import Mlm
 from ptmjax.training.build import Build
-from ptmjax.types import Array, Batch, UserError, at_least, slots
+from ptmjax.types import Array, Batch, UserError, at_least, at_most, slots
 
 HELP = "fill [MASK] in sentences with the model of a work folder"
 MARK = "[MASK]"
+LONGEST = 512  # tokens of a span: each is a pass through the decoder, over all before it
 Params = dict[str, Array]
 
 
@@ -34,29 +37,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     at_least(1, top=args.top, longest=args.longest)
+    at_most(LONGEST, longest=args.longest)
     check_given(args.text)
     for text in args.text:
         if MARK not in text:
             raise UserError(f"there is no {MARK} in {text!r}: put one where a word is to be found")
     held = session.saved(args.workdir)
     stage, objective = held.stages[-1], held.stages[-1].objective
-    task, build = session.task(args, held), held.build(stage)
+    data, build = session.data(args, held), held.build(stage)
+    vocabulary, masked = data.task.vocabulary, masked_model(objective)
     step, params = session.parameters(args.workdir, session.on_one_device(build))
     console = Console(soft_wrap=True)
     console.print(f"step {step} of {args.workdir}", highlight=False)
-    term = next((term for term in getattr(objective, "terms", ()) if isinstance(term, Mlm)), None)
-    if term is not None:
-        found = words(build, params, objective.net, term.head, session.rows(args.text, task, MARK), min(args.top, task.vocabulary.size))
+    if masked is not None:
+        found = words(build, params, *masked, session.rows(args.text, data, MARK), min(args.top, vocabulary.size))
         show = show_words
     elif isinstance(objective, Seq2Seq):
-        found, show = spans(build, params, objective, args.text, task.vocabulary, args.longest), show_spans
+        found, show = spans(build, params, objective, args.text, vocabulary, args.longest), show_spans
     else:
         raise UserError(f"the run in {args.workdir} has neither a masked language model nor span corruption to fill with")
-    if not all(np.isfinite(x).all() for x in chances(found)):
-        raise UserError(f"the scores of step {step} of {args.workdir} are not finite, the run came apart: lower its rate and train anew")
+    session.check_finite(chances(found), step, args.workdir)
     for text, one in zip(args.text, found):
-        show(console, text, one, task.vocabulary)
+        show(console, text, one, vocabulary)
     return 0
+
+
+def masked_model(objective: Objective) -> tuple[str, str] | None:
+    """(network, head) of a masked language model: BERT's, or ELECTRA's generator."""
+    if isinstance(objective, Rtd):
+        return "generator", "mlm"
+    return next(((objective.net, term.head) for term in getattr(objective, "terms", ()) if isinstance(term, Mlm)), None)
 
 
 def chances(found: Sequence[tuple[np.ndarray, np.ndarray]] | Sequence[list[Span]]) -> Iterator[np.ndarray]:
@@ -121,11 +131,11 @@ def spans(build: Build, params: Params, objective: Seq2Seq, texts: Sequence[str]
 
 def inputs(texts: Sequence[str], vocabulary: Vocabulary, sentinels: Sequence[int]) -> Batch:
     """The encoder's side: pieces with a sentinel in every blank, EOS behind, padded to the longest."""
-    lists = []
+    lists, (eos, pad) = [], session.symbols(vocabulary, "eos", "pad")
     for text in texts:
         first, *others = (vocabulary.encode(part).tolist() for part in text.split(MARK))
-        lists.append([*first, *(i for sentinel, part in zip(sentinels, others) for i in (sentinel, *part)), vocabulary.eos])
-    tokens, segments = session.padded(lists, vocabulary.pad)
+        lists.append([*first, *(i for sentinel, part in zip(sentinels, others) for i in (sentinel, *part)), eos])
+    tokens, segments = session.padded(lists, pad)
     return {"tokens": tokens, "segments": segments}
 
 

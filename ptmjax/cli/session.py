@@ -4,7 +4,7 @@ import importlib.metadata
 import os
 import platform
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import jax
@@ -13,8 +13,8 @@ from etils import epath
 
 import ptmjax
 from ptmjax.cli import config, folder
-from ptmjax.cli.experiment import Experiment
-from ptmjax.data.task import Task
+from ptmjax.cli.experiment import Data, Experiment
+from ptmjax.data.vocabulary import Vocabulary
 from ptmjax.parallel import distributed
 from ptmjax.training.build import Build
 from ptmjax.training.checkpoint import Checkpoints
@@ -57,11 +57,11 @@ def saved(workdir: epath.Path) -> Experiment:
     return experiment([str(path)], [])
 
 
-def task(args: argparse.Namespace, held: Experiment) -> Task:
-    """The last stage's task; UserError where its vocabulary is not the one that the run in the work folder was trained with."""
-    data = held.data(args.cache)[-1]
-    folder.check_vocabulary(args.workdir, data, len(held.stages) - 1)
-    return data.task
+def data(args: argparse.Namespace, held: Experiment) -> Data:
+    """The last stage's data; UserError where its vocabulary is not the one that the run in the work folder was trained with."""
+    found = held.data(args.cache)[-1]
+    folder.check_vocabulary(args.workdir, found, len(held.stages) - 1)
+    return found
 
 
 def about() -> str:
@@ -85,16 +85,31 @@ def on_one_device(build: Build) -> dict[str, jax.ShapeDtypeStruct]:
     return {name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here) for name, leaf in build.leaves.items()}
 
 
-def rows(texts: Sequence[str], task: Task, mark: str | None = None) -> Batch:
+def check_finite(scores: Iterable[np.ndarray], step: int, workdir: epath.Path) -> None:
+    """UserError where a score is not finite."""
+    if not all(np.isfinite(x).all() for x in scores):
+        raise UserError(f"the scores of step {step} of {workdir} are not finite, the run came apart: lower its rate and train anew")
+
+
+def symbols(vocabulary: Vocabulary, *names: str) -> list[int]:
+    """The ids of the symbols of these names (cls, eos, ...); UserError that says which the vocabulary lacks."""
+    if lacks := [name for name in names if getattr(vocabulary, name) is None]:
+        raise UserError(f"the vocabulary {vocabulary!r} has no {', '.join(lacks)}, with which this model's input is written: "
+                        "train with a vocabulary that has")
+    return [getattr(vocabulary, name) for name in names]
+
+
+def rows(texts: Sequence[str], data: Data, mark: str | None = None) -> Batch:
     """CLS pieces SEP of every text, padded to the longest, `mark` in a text as MASK: tokens, segments, weights (1 at the masks),
-    and types (all 0) where the task has them."""
-    v, lists = task.vocabulary, []
+    and types (all 0) where the data have them."""
+    v, lists = data.task.vocabulary, []
+    cls, sep, pad, *masks = symbols(v, "cls", "sep", "pad", *["mask"] * (mark is not None))
     for text in texts:
         first, *others = (v.encode(part).tolist() for part in (text.split(mark) if mark else [text]))
-        lists.append([v.cls, *first, *(i for part in others for i in (v.mask, *part)), v.sep])
-    tokens, segments = padded(lists, v.pad)
-    out = {"tokens": tokens, "segments": segments, "weights": (tokens == v.mask).astype(np.float32)}
-    return out | ({"types": np.zeros_like(tokens)} if "types" in task.corruption.features else {})
+        lists.append([cls, *first, *(i for part in others for i in (*masks, *part)), sep])
+    tokens, segments = padded(lists, pad)
+    out = {"tokens": tokens, "segments": segments, "weights": np.isin(tokens, masks).astype(np.float32)}
+    return out | ({"types": np.zeros_like(tokens)} if "types" in data.corruption.features else {})
 
 
 def padded(lists: Sequence[Sequence[int]], pad: int) -> tuple[np.ndarray, np.ndarray]:

@@ -2,24 +2,32 @@
 
 N layers.
 """
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 
-from flax import nnx
-
+from ptmjax.convert.fields import OURS, act, act_name, count, flag, number, only, parsed
 from ptmjax.convert.names import Name, linear, norm
-from ptmjax.convert.network import act_name, act_of, is_mask, need
+from ptmjax.convert.network import need
 from ptmjax.models.context import Context
 from ptmjax.models.embedders import Embedder, Positions, Table
 from ptmjax.models.heads import Classifier, VocabularyHead
 from ptmjax.models.network import Network
-from ptmjax.nn import masks
 from ptmjax.nn.block import Block
 from ptmjax.nn.stack import Stack
 from ptmjax.training.build import Build
 
 MODEL = "bert"
 TIES = {"model/heads/mlm/table": "model/embedder/parts/tokens/table"}
+FIELDS = {
+    "vocab_size": count, "hidden_size": count, "num_hidden_layers": count, "num_attention_heads": count, "intermediate_size": count,
+    "hidden_act": act, "hidden_dropout_prob": number, "attention_probs_dropout_prob": number, "max_position_embeddings": count,
+    "type_vocab_size": count, "layer_norm_eps": number, "initializer_range": number, "tie_word_embeddings": flag,
+    "position_embedding_type": only("absolute"), "is_decoder": only(False), "add_cross_attention": only(False),
+}
+DEFAULTS = {"hidden_act": "gelu", "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1, "type_vocab_size": 2,
+            "layer_norm_eps": 1e-12, "initializer_range": 0.02, "tie_word_embeddings": True, "position_embedding_type": "absolute",
+            "is_decoder": False, "add_cross_attention": False}
+TEXT = ("cls",), ("sep",), ("input_ids", "token_type_ids", "attention_mask")
 KINDS = {("mlm", "nsp"): "BertForPreTraining", ("mlm",): "BertForMaskedLM", ("nsp",): "BertForNextSentencePrediction", (): "BertModel"}
 
 
@@ -50,7 +58,11 @@ def names(build: Build, net: str) -> list[Name]:
     ]
 
 
-def network(tensors: Mapping) -> str:
+def fields(config: Mapping, where: str) -> dict:
+    return parsed(config, FIELDS, DEFAULTS, where)
+
+
+def network(tensors: Collection[str]) -> str:
     """Which network a folder holds."""
     return "model"
 
@@ -69,46 +81,47 @@ def copies(config: Mapping) -> dict[str, str]:
 
 def encoder(config: Mapping, width: int, embed: int, heads: Mapping = {}, project=None):
     """A factory of the encoder that config.json describes."""
-    eps, rate, init = config["layer_norm_eps"], config["hidden_dropout_prob"], config.get("initializer_range", 0.02)
+    eps, rate, init = config["layer_norm_eps"], config["hidden_dropout_prob"], config["initializer_range"]
     table = partial(Table, width=embed, init=init)
     parts = {"tokens": partial(table, "tokens", config["vocab_size"]),
              "types": partial(table, "types", config["type_vocab_size"], vocabulary=False),
              "positions": partial(Positions, config["max_position_embeddings"], embed, init=init)}
-    block = partial(Block, width, config["num_attention_heads"], config["intermediate_size"], act=act_of(config["hidden_act"]), eps=eps,
+    block = partial(Block, width, config["num_attention_heads"], config["intermediate_size"], act=OURS[config["hidden_act"]], eps=eps,
                     rate=rate, attention_rate=config["attention_probs_dropout_prob"], init=init)
     return partial(Network, partial(Embedder, parts, embed, eps=eps, rate=rate), Context,
                    partial(Stack, [(block, config["num_hidden_layers"])]), heads, project=project)
 
 
-def build(config: Mapping, tensors: Mapping) -> Build:
+def build(config: Mapping, tensors: Collection[str]) -> Build:
     """The networks of a folder, with the heads that it has."""
     width, named = config["hidden_size"], {plain(name) for name in tensors}
-    part = dict(eps=config["layer_norm_eps"], init=config.get("initializer_range", 0.02))
+    part = dict(eps=config["layer_norm_eps"], init=config["initializer_range"])
     heads = {}
     if "cls.predictions.bias" in named:
-        heads["mlm"] = partial(VocabularyHead, config["vocab_size"], width, act=act_of(config["hidden_act"]), **part)
+        heads["mlm"] = partial(VocabularyHead, config["vocab_size"], width, act=OURS[config["hidden_act"]], **part)
     if "cls.seq_relationship.weight" in named:
         heads["nsp"] = partial(Classifier, 2, width, init=part["init"])
     return Build({"model": encoder(config, width, width, heads)}, TIES if "mlm" in heads else {})
 
 
-def sizes(net: Network) -> dict:
-    """What config.json says of an encoder; a UserError where BERT's layout has no place for something."""
-    embedder, context, block = net.embedder, net.context, net.stack.groups[0]
-    need(set(embedder.parts) == {"tokens", "positions", "types"}, "its embeddings must be tokens, positions and types")
-    need(isinstance(embedder.norm, nnx.Module) and embedder.norm.bias is not None, "a layer norm must follow the embeddings")
-    need(context is not None and is_mask(context.see, masks.full) and context.rotary is None and context.bias is None,
-         "attention must be full, without rotary or relative positions")
-    need(len(net.stack.groups) == 1 and isinstance(block, Block) and not block.pre and block.cross is None,
-         "its stack must be one group of post-norm blocks")
-    need(block.mlp.gate is None and block.mlp.wi.bias is not None and block.norms["mlp"].bias is not None, "biases, no gates")
-    tokens, table = embedder.parts["tokens"].table, lambda name: embedder.parts[name].table.shape[0]
+def rows(build: Build, path: str) -> int:
+    """Of a table, without padding."""
+    need(path in build.keys, f"{path} is missing")
+    return build.leaves[build.owner(path)].real
+
+
+def sizes(net: Network, build: Build, name: str) -> dict:
+    """What config.json says of an encoder."""
+    need(isinstance(net.embedder, Embedder) and set(net.embedder.parts) == {"tokens", "positions", "types"},
+         "its embeddings must be tokens, positions and types")
+    need(isinstance(net.stack, Stack) and len(net.stack.groups) == 1 and isinstance(net.stack.groups[0], Block),
+         "its stack must be one group of blocks")
+    block, table = net.stack.groups[0], lambda part: rows(build, f"{name}/embedder/parts/{part}/table")
     return {
-        "vocab_size": tokens.shape[0] - tokens.get_metadata("unused") // tokens.shape[1], "hidden_size": block.mlp.wo.kernel.shape[-1],
-        "num_hidden_layers": net.stack.counts[0], "num_attention_heads": block.attention.heads,
-        "intermediate_size": block.mlp.wi.kernel.shape[-1], "hidden_act": act_name(block.mlp.act), "hidden_dropout_prob": block.rate,
-        "attention_probs_dropout_prob": block.attention_rate, "max_position_embeddings": table("positions"),
-        "type_vocab_size": table("types"), "layer_norm_eps": block.norms["mlp"].eps,
+        "vocab_size": table("tokens"), "hidden_size": block.mlp.wo.kernel.shape[-1], "num_hidden_layers": net.stack.counts[0],
+        "num_attention_heads": block.attention.heads, "intermediate_size": block.mlp.wi.kernel.shape[-1],
+        "hidden_act": act_name(block.mlp.act), "hidden_dropout_prob": block.rate, "attention_probs_dropout_prob": block.attention_rate,
+        "max_position_embeddings": table("positions"), "type_vocab_size": table("types"), "layer_norm_eps": block.norms["mlp"].eps,
     }
 
 
@@ -117,9 +130,12 @@ def mine(nets: Mapping[str, Network]) -> bool:
 
 
 def config(net: Network, build: Build, name: str) -> dict:
-    """config.json of the network, as transformers wants it."""
+    """config.json of the network, as transformers wants it; what it has no word for is held to what `build` makes of it."""
     heads = tuple(sorted(net.heads))
     need(heads in KINDS, f"its heads are {', '.join(heads)}; known are mlm and nsp")
-    need(net.project is None, "its embeddings are of another width")
-    need("mlm" not in heads or build.owner("model/heads/mlm/table") == TIES["model/heads/mlm/table"], "its head must be tied to the tokens")
-    return {"architectures": [KINDS[heads]], "model_type": MODEL, "pad_token_id": 0, "tie_word_embeddings": True} | sizes(net)
+    return {"architectures": [KINDS[heads]], "model_type": MODEL, "tie_word_embeddings": True} | sizes(net, build, name)
+
+
+def ids(symbols: Mapping[str, int]) -> dict:
+    """config.json's ids of a vocabulary's symbols."""
+    return {"pad_token_id": symbols.get("pad")}

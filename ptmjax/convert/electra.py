@@ -1,16 +1,18 @@
 """ELECTRA (Clark et al. 2020) in transformers' layout: a folder for the generator and one for the discriminator."""
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 
 from ptmjax.convert import bert
+from ptmjax.convert.fields import OURS, count, parsed
 from ptmjax.convert.names import Name, linear, norm
-from ptmjax.convert.network import act_of, need
+from ptmjax.convert.network import need
 from ptmjax.models.heads import Classifier, VocabularyHead
 from ptmjax.models.network import Network
 from ptmjax.nn.linear import Linear
 from ptmjax.training.build import Build
 
 MODEL = "electra"
+TEXT, ids = bert.TEXT, bert.ids
 KINDS = {"generator": ("ElectraForMaskedLM", "mlm"), "discriminator": ("ElectraForPreTraining", "rtd")}
 
 
@@ -26,7 +28,11 @@ def names(build: Build, net: str) -> list[Name]:
             *bert.layers(f"{net}/stack", "electra.encoder"), *heads[net]]
 
 
-def network(tensors: Mapping) -> str:
+def fields(config: Mapping, where: str) -> dict:
+    return parsed(config, bert.FIELDS | {"embedding_size": count}, bert.DEFAULTS | {"embedding_size": 128}, where)
+
+
+def network(tensors: Collection[str]) -> str:
     """Which network a folder holds: the generator's has a language model head."""
     return "generator" if "generator_lm_head.bias" in tensors else "discriminator"
 
@@ -40,12 +46,12 @@ def copies(config: Mapping) -> dict[str, str]:
     return {"generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"}
 
 
-def build(config: Mapping, tensors: Mapping) -> Build:
+def build(config: Mapping, tensors: Collection[str]) -> Build:
     """The one network of a folder, under its name."""
     net, width, embed = network(tensors), config["hidden_size"], config["embedding_size"]
-    eps, init = config["layer_norm_eps"], config.get("initializer_range", 0.02)
+    eps, init = config["layer_norm_eps"], config["initializer_range"]
     head = {"generator": partial(VocabularyHead, config["vocab_size"], width, embed=embed, eps=eps, init=init),
-            "discriminator": partial(Classifier, 1, width, first=False, act=act_of(config["hidden_act"]), init=init)}[net]
+            "discriminator": partial(Classifier, 1, width, first=False, act=OURS[config["hidden_act"]], init=init)}[net]
     project = None if width == embed else partial(Linear, embed, width, (None, "embed"), init=init)
     whole = bert.encoder(config, width, embed, {KINDS[net][1]: head}, project)
     return Build({net: whole}, {f"{net}/heads/mlm/table": f"{net}/embedder/parts/tokens/table"} if net == "generator" else {})
@@ -56,10 +62,9 @@ def mine(nets: Mapping[str, Network]) -> bool:
 
 
 def config(net: Network, build: Build, name: str) -> dict:
-    """config.json of the network, as transformers wants it."""
+    """config.json of the network, as transformers wants it; what it has no word for is held to what `build` makes of it."""
     kind, head = KINDS[name]
     need(set(net.heads) == {head}, f"the {name}'s one head must be {head}")
-    table = build.owner(f"{name}/embedder/parts/tokens/table")
-    need(head != "mlm" or build.owner(f"{name}/heads/mlm/table") == table, "the generator's head must be tied to the tokens")
-    return {"architectures": [kind], "model_type": MODEL, "pad_token_id": 0, "tie_word_embeddings": True,
-            "embedding_size": build.leaves[table].shape[1]} | bert.sizes(net)
+    sizes = bert.sizes(net, build, name)
+    return {"architectures": [kind], "model_type": MODEL, "tie_word_embeddings": True,
+            "embedding_size": net.embedder.parts["tokens"].table.shape[1]} | sizes

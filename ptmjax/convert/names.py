@@ -57,6 +57,8 @@ def pull(table: Iterable[Name], tensors: Tensors, build: Build, where: str) -> d
 
 def shaped(x: np.ndarray, name: Name, leaf: Leaf, what: str) -> np.ndarray:
     """A tensor in our shape (that of one layer, where the parameter is a stack)."""
+    if x.dtype.kind != "f":
+        raise UserError(f"{what} is of {x.dtype}, not of floats: save the model without quantisation")
     x = np.asarray(x, np.float32)
     x = x.T if name.turned else x
     rows, *more = leaf.sizes[1:] if stacked(leaf) else leaf.sizes

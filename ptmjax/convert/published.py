@@ -1,22 +1,24 @@
 """Folders as transformers writes and reads them (config.json, safetensors) to networks and parameters of ours, and back.
 
-A family is a module with: MODEL (config.json's model_type), plain (a tensor's name as transformers writes it today), copies
-(tensors that others determine), names (the table of one network), build (networks of a folder), mine (whether networks are of
-the family) and config (config.json of a network). Several networks are a folder each, by their names.
+A family is a module with: MODEL (config.json's model_type), TEXT (names of the symbols before and behind a text, and of the arrays
+that the model reads), fields (config.json checked and in one spelling), plain (a tensor's name as transformers writes it today),
+copies (tensors that others determine), names (the table of one network), build (networks of a folder), mine (whether networks are
+of the family), config (config.json of a network) and ids (the vocabulary's part of it). Several networks are a folder each, by
+their names.
 """
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import jax
 import numpy as np
-from flax import nnx
 from jax.sharding import NamedSharding
 
 from ptmjax.convert import bert, electra, folder, t5
 from ptmjax.convert.names import Tensors, present, pull, push
+from ptmjax.convert.network import need, need_equal, shapes
 from ptmjax.training.build import Build
 from ptmjax.training.state import Plan, TrainState
 from ptmjax.types import UserError
@@ -25,12 +27,19 @@ FAMILIES = (bert, t5, electra)
 
 
 class Opened(NamedTuple):
-    """A folder that was read; tensors are under today's names, without those that others determine."""
+    """A folder that was read; config holds the family's fields, tensors are under today's names, without those that others determine."""
 
     where: Path
     family: ModuleType
     config: dict
     tensors: dict[str, np.ndarray]
+
+
+class Vocabulary(Protocol):
+    symbols: Mapping[str, int]  # of pad, eos, ...: those that it has
+
+    def save(self, folder: Path, before: Sequence[str], after: Sequence[str], inputs: Sequence[str]) -> None:
+        """Writes its files. before, after: names of the symbols around a text; inputs: of the arrays that the model reads."""
 
 
 def read(where: Path) -> Opened:
@@ -39,6 +48,7 @@ def read(where: Path) -> Opened:
     if family is None:
         known = ", ".join(f.MODEL for f in FAMILIES)
         raise UserError(f"{where / folder.CONFIG} is of a {config.get('model_type')!r} model; known are {known}")
+    config = family.fields(config, str(where / folder.CONFIG))
     tensors = {family.plain(name): x for name, x in raw.items() if not name.endswith("position_ids")}
     for copy, owner in family.copies(config).items():
         if copy in tensors and owner in tensors:
@@ -51,10 +61,7 @@ def read(where: Path) -> Opened:
 def load(where: str | Path) -> tuple[Build, dict[str, np.ndarray], list[str]]:
     """(networks, parameters, tensors without a use) of a published folder."""
     opened = read(Path(where))
-    try:
-        build = opened.family.build(opened.config, opened.tensors)
-    except KeyError as e:
-        raise UserError(f"{opened.where / folder.CONFIG} has no {e}: is it the {folder.CONFIG} of this model?") from e
+    build = opened.family.build(opened.config, opened.tensors)
     params = take(opened, build)
     if lacks := sorted(build.leaves.keys() - params.keys()):
         raise UserError(f"{where} lacks the tensors of {', '.join(lacks[:4])}: is it whole?")
@@ -74,6 +81,8 @@ def initial(where: str | Path, build: Build, say: Callable[[str], None]) -> dict
     """The parameters of `build` that the folder has; says which it lacks, and which of its tensors have no use here."""
     parts = [Path(where) / net for net in sorted(build.factories) if (Path(where) / net / folder.CONFIG).is_file()]
     opened = [read(part) for part in parts or [Path(where)]]
+    for one in opened:
+        check_same(one, build, say)
     found = {name: x for one in opened for name, x in take(one, build).items()}
     if not found:
         raise UserError(f"{where} has no parameter of this network, such as {sorted(build.leaves)[0]}: is it of the same family?")
@@ -82,6 +91,24 @@ def initial(where: str | Path, build: Build, say: Callable[[str], None]) -> dict
     for one in opened:
         tell(say, one.where, unused(one, build), "of the folder has no use here")
     return found
+
+
+def check_same(opened: Opened, build: Build, say: Callable[[str], None]) -> None:
+    """A UserError where the folder's network is of another config than ours; one that no config describes is told."""
+    net, family = opened.family.network(opened.tensors), opened.family
+    if net not in build.factories:
+        return  # nothing of it is taken
+    try:
+        need(family.mine(shapes(build)), f"it is no {family.MODEL}")
+        ours = family.fields(described(family, build, net), folder.CONFIG)
+    except UserError as e:
+        say(f"{opened.where}: parameters are taken by name and shape alone, {e}")
+        return
+    theirs, free = opened.config, ("dropout", "initializer")
+    differ = [f"{key}: {theirs[key]} vs {x}" for key, x in ours.items() if x != theirs[key] and not any(word in key for word in free)]
+    if differ:
+        raise UserError(f"{opened.where / folder.CONFIG} is of another network than this one ({', '.join(differ)}, theirs vs ours): "
+                        "choose its settings")
 
 
 def tell(say: Callable[[str], None], where: str | Path, names, what: str) -> None:
@@ -101,22 +128,27 @@ def placed(x: np.ndarray, sharding: NamedSharding) -> jax.Array:
     return jax.make_array_from_callback(x.shape, sharding, lambda index: x[index])
 
 
-def export(build: Build, params: Tensors, where: str | Path, more: Callable[[Path], None] = lambda folder: None) -> None:
-    """Writes the folder that transformers opens; a network that no family describes is a UserError that says why.
+def described(family: ModuleType, build: Build, net: str) -> dict:
+    """config.json of a network; a UserError where a folder of that config would be another network when it is read."""
+    config = family.config(shapes(build)[net], build, net)
+    tensors = {one for *_, theirs in present(family.names(build, net), build) for one in theirs}
+    layout = family.build(family.fields(config, folder.CONFIG), tensors)
+    need(net in layout.factories, f"the {net}'s head is another")
+    need_equal(build, layout, net)
+    return config
 
-    more: adds files of its own to the folder (the vocabulary's).
-    """
-    nets = nnx.eval_shape(lambda: build.make(jax.random.key(0)))
+
+def export(build: Build, params: Tensors, where: str | Path, vocabulary: Vocabulary | None = None) -> None:
+    """Writes the folder that transformers opens, whole or not at all; a network that no family describes is a UserError that says why."""
+    nets = shapes(build)
     family = next((f for f in FAMILIES if f.mine(nets)), None)
     if family is None:
         raise UserError(f"networks {sorted(nets)} are of no published family; known are {', '.join(f.MODEL for f in FAMILIES)}")
-    configs = {name: family.config(nets[name], build, name) for name in nets}  # says why, where a network has no place there
-    tables = {name: family.names(build, name) for name in nets}
-    if unnamed := sorted(build.leaves.keys() - {owner for table in tables.values() for _, owner, *_ in present(table, build)}):
-        raise UserError(f"the published layout has no place for {', '.join(unnamed[:4])}: this network cannot be exported")
-    one = lambda name, at: folder.write(at, configs[name], push(tables[name], params, build), more)
-    if len(nets) == 1:
-        one(next(iter(nets)), Path(where))
-    else:
-        for name in nets:
-            one(name, Path(where) / name)
+    ids = {} if vocabulary is None else family.ids(vocabulary.symbols)
+    configs = {net: described(family, build, net) | ids for net in nets}
+    with folder.new(Path(where)) as part:
+        for net, config in configs.items():
+            at = part if len(nets) == 1 else part / net
+            folder.write(at, config, push(family.names(build, net), params, build))
+            if vocabulary is not None:
+                vocabulary.save(at, *family.TEXT)

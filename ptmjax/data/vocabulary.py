@@ -8,13 +8,14 @@ import hashlib
 import io
 import itertools
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 import sentencepiece
 from etils import epath
 
+from ptmjax.data import tokenizer
 from ptmjax.types import UserError, at_least
 
 CONTROLS = ("[CLS]", "[SEP]", "[MASK]")
@@ -56,8 +57,8 @@ class Vocabulary(abc.ABC):
         """int64 [n]: at which character of the text each piece of encode(text) begins."""
         raise UserError(f"{self!r} does not tell where in a text its pieces are, which a segmenter's words need: use a WordPiece vocabulary")
 
-    def save(self, folder: Path) -> None:
-        """Writes its file into the folder, under the name that transformers looks for."""
+    def save(self, folder: Path, before: Sequence[str], after: Sequence[str], inputs: Sequence[str]) -> None:
+        """Writes the files that transformers' AutoTokenizer reads (tokenizer.write says what the names are)."""
         raise UserError(f"{self!r} has no file that transformers reads: this vocabulary cannot be exported")
 
     def _id(self, piece: str) -> int | None:
@@ -80,6 +81,12 @@ class Vocabulary(abc.ABC):
     def eos(self) -> int | None:
         """What ends a text."""
         return self.sep
+
+    @property
+    def symbols(self) -> dict[str, int]:
+        """name -> id of those of pad, unk, eos, cls, sep and mask that there are."""
+        found = {name: getattr(self, name) for name in ("pad", "unk", "eos", "cls", "sep", "mask")}
+        return {name: id for name, id in found.items() if id is not None}
 
     @property
     def ordinary(self) -> np.ndarray:
@@ -176,8 +183,14 @@ class SentencePiece(Vocabulary):
     def starts(self, ids: np.ndarray) -> np.ndarray:
         return self._starts[ids]
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path, before: Sequence[str], after: Sequence[str], inputs: Sequence[str]) -> None:
         (folder / "spiece.model").write_bytes(self._bytes)
+        made = tokenizer.unigram(self._bytes, [self.piece(id) for id in range(self._pieces, self.size)])
+        if made is None:
+            logging.warning("%s: transformers' tokenizers cannot do as this model does: encode with sentencepiece instead", self.path)
+        else:
+            symbols = {name: self.piece(id) for name, id in self.symbols.items()}
+            tokenizer.write(folder, made, symbols, map(self.piece, sorted(self.special)), before, after, inputs)
 
 
 def train_sentencepiece(lines: Iterable[str], path: str, size: int, lower: bool = True) -> int:

@@ -6,14 +6,15 @@ import functools
 import hashlib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 import tokenizers
 from etils import epath
-from tokenizers import normalizers, pre_tokenizers
+from tokenizers import decoders, normalizers, pre_tokenizers
 
+from ptmjax.data import tokenizer
 from ptmjax.data.vocabulary import Vocabulary
 from ptmjax.types import UserError
 
@@ -154,19 +155,25 @@ class WordPiece(Vocabulary):
     def starts(self, ids: np.ndarray) -> np.ndarray:
         return self._starts[ids]
 
-    def save(self, folder: Path) -> None:
-        (folder / ("tokenizer.json" if self._is_json else "vocab.txt")).write_bytes(self._bytes)
-        about = {"tokenizer_class": "BertTokenizerFast" if self._is_json else "BertTokenizer"}
+    def save(self, folder: Path, before: Sequence[str], after: Sequence[str], inputs: Sequence[str]) -> None:
+        held, _ = self._file
+        made = tokenizers.Tokenizer.from_str(self._bytes.decode() if self._is_json else json.dumps(held))
+        made.no_truncation()
+        made.no_padding()
+        made.decoder = decoders.WordPiece()
+        symbols = {name: self.piece(id) for name, id in self.symbols.items()}
         folds = {} if self._is_json else {"do_lower_case": self._folds[0]}
-        accents = {} if self.strip_accents is None else {"strip_accents": self.strip_accents}
-        (folder / "tokenizer_config.json").write_text(json.dumps(about | folds | accents, indent=1) + "\n")
+        folds |= {} if self.strip_accents is None else {"strip_accents": self.strip_accents}
+        tokenizer.write(folder, made, symbols, [piece for piece in self._pieces if piece in SYMBOLS], before, after, inputs, **folds)
+        if not self._is_json:
+            (folder / "vocab.txt").write_bytes(self._bytes)
 
 
 def _from_lines(text: str, lower: bool, strip_accents: bool) -> dict:
     """What a tokenizer.json of BERT would say, from the lines of a vocab.txt."""
     vocabulary = {line.removesuffix("\r"): id for id, line in enumerate(text.removesuffix("\n").split("\n"))}
     model = tokenizers.models.WordPiece(vocabulary, unk_token=UNK, max_input_chars_per_word=LONGEST)
-    tokenizer = tokenizers.Tokenizer(model)
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lower, strip_accents=strip_accents)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    return json.loads(tokenizer.to_str())
+    made = tokenizers.Tokenizer(model)
+    made.normalizer = normalizers.BertNormalizer(lowercase=lower, strip_accents=strip_accents)
+    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    return json.loads(made.to_str())

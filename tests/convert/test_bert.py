@@ -1,23 +1,23 @@
 """BERT folders of transformers: read, written, and both ways without the loss of a bit."""
 import json
-from functools import partial
 
 import jax
 import numpy as np
 import optax
 import pytest
 import safetensors.numpy
+import safetensors.torch
 import torch
 import transformers
 
 from ptmjax.convert import published
-from ptmjax.models.context import Context
 from ptmjax.nn import masks
 from ptmjax.parallel.mesh import make_mesh
 from ptmjax.training.build import Build
 from ptmjax.training.state import Plan
 from ptmjax.types import UserError
 from tests.models.bert import TIES, VOCAB, batch, bert, network, off, pretraining, wild
+from tests.models.electra import electra
 
 NEAR = 1e-5
 SIZES = dict(vocab_size=VOCAB, hidden_size=24, num_hidden_layers=3, num_attention_heads=3, intermediate_size=40, max_position_embeddings=37,
@@ -115,10 +115,24 @@ def test_begin_takes_what_there_is_and_says_what_lacks(theirs, tmp_path):
     found = published.initial(tmp_path / "part", build, said.append)
     first, state = plan.create(), published.born(found, plan)
     assert jax.tree.map(lambda x: x.sharding, state) == jax.tree.map(lambda x: x.sharding, first)
-    assert len(said) == 1 and "model/heads/mlm/bias, model/heads/mlm/norm/bias" in said[0] and "keeps its initial law" in said[0]
+    assert len(said) == 2 and "25 of 30 parameters are begun with" in said[0] and "model/heads/mlm/bias, model/heads/mlm/norm/bias" in said[1]
     whole = published.load(folder)[1]
     for name, x in state.params.items():
         assert np.array_equal(x, first.params[name] if name.startswith("model/heads/mlm/") else whole[name]), name
+
+
+def test_begin_from_another_config_is_refused_and_another_layout_is_told(theirs, tmp_path):
+    _, folder = theirs
+    build, said = Build({"model": network()}, TIES), []
+    config = {"hidden_act": "gelu_new", "layer_norm_eps": 1e-5, "hidden_dropout_prob": 0.3, "initializer_range": 1.0}
+    with pytest.raises(UserError, match=r"\(hidden_act: gelu_new vs gelu, layer_norm_eps: 1e-05 vs 1e-12, theirs vs ours\)"):
+        published.initial(spoil(folder, tmp_path / "other", config), build, said.append)
+    assert said == []
+    causal = Build({"model": network(see=masks.causal)}, TIES)
+    assert published.initial(folder, causal, said.append).keys() == causal.leaves.keys()
+    assert len(said) == 2 and "taken by name and shape alone" in said[0] and "model/context/see is ptmjax.nn.masks.causal" in said[0]
+    with pytest.raises(UserError, match="has no parameter of this network"):
+        published.initial(folder, electra(), said.append)
 
 
 def spoil(folder, target, config=None, drop=(), change=None):
@@ -141,8 +155,18 @@ def test_faults_of_a_folder_are_one_line(theirs, tmp_path):
         bad(config={"model_type": "gpt2"})
     with pytest.raises(UserError, match="has no 'hidden_size'"):
         bad(config={"hidden_size": None})
-    with pytest.raises(UserError, match="activation 'mish'"):
+    with pytest.raises(UserError, match="hidden_act \"mish\"; it must be one of"):
         bad(config={"hidden_act": "mish"})
+    for change, words in (({"hidden_size": "24"}, 'hidden_size "24"; it must be a whole number'), ({"hidden_size": True}, "hidden_size true"),
+                          ({"num_attention_heads": 0}, "num_attention_heads 0"), ({"layer_norm_eps": "x"}, 'layer_norm_eps "x"; it must be a number'),
+                          ({"layer_norm_eps": float("nan")}, "layer_norm_eps NaN"), ({"hidden_act": ["gelu"]}, "hidden_act .\"gelu\".; it must be one of"),
+                          ({"position_embedding_type": "relative_key"}, "position_embedding_type \"relative_key\"; it must be \"absolute\""),
+                          ({"tie_word_embeddings": 1}, "tie_word_embeddings 1; it must be true or false")):
+        with pytest.raises(UserError, match=rf"/config.json has {words}"):
+            bad(config=change)
+    for bits in (np.int8, np.uint8):
+        with pytest.raises(UserError, match="pooler.dense.bias of .* is of u?int8, not of floats"):
+            bad(change={"bert.pooler.dense.bias": np.zeros(24, bits)})
     with pytest.raises(UserError, match="lacks the tensors of model/stack/groups/0/mlp/wi/kernel"):
         bad(drop=["bert.encoder.layer.1.intermediate.dense.weight"])
     with pytest.raises(UserError, match=r"has more layers than the 2"):
@@ -160,16 +184,30 @@ def test_faults_of_a_folder_are_one_line(theirs, tmp_path):
         published.load(tmp_path / "0")
 
 
-def test_networks_without_a_place_in_the_layout_are_refused(tmp_path):
-    def refused(why, factory, ties=TIES):
-        build = Build({"model": factory}, ties)
-        with pytest.raises(UserError, match=why):
-            published.export(build, wild(build), tmp_path / "out")
-        assert list(tmp_path.iterdir()) == []
+def test_null_and_eight_bits_are_one_line(theirs, tmp_path):
+    _, folder = theirs
+    there = spoil(folder, tmp_path / "null")
+    about = json.loads((there / "config.json").read_text())
+    (there / "config.json").write_text(json.dumps(about | {"layer_norm_eps": None}))
+    with pytest.raises(UserError, match="layer_norm_eps null; it must be a number of at least 0"):
+        published.load(there)
+    (there / "config.json").write_text(json.dumps(about))
+    safetensors.torch.save_file({"bert.pooler.dense.bias": torch.zeros(24).to(torch.float8_e4m3fn)}, there / "model.safetensors")
+    with pytest.raises(UserError, match="has tensors of F8_E4M3, which cannot be read: save the model in float32"):
+        published.load(there)
 
-    change = lambda **new: partial(network().func, *network().args[:1], *[new.get(k, v) for k, v in zip(("context", "stack", "heads"), network().args[1:])])
-    refused("attention must be full", change(context=partial(Context, masks.causal)))
-    refused("attention must be full", change(context=partial(Context, masks.full, rotary=8)))
-    published.export(bert(), wild(bert()), tmp_path / "out")
+
+@pytest.mark.parametrize("index", [{}, {"weight_map": []}, {"weight_map": {}}, {"weight_map": {"a": 1}}, {"weight_map": {"a": None}},
+                                   {"weight_map": "model.safetensors"}])
+def test_an_index_that_is_none_is_one_line(theirs, tmp_path, index):
+    there = spoil(theirs[1], tmp_path / "indexed")
+    (there / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(UserError, match="index.json has no weight_map from tensors to files: fetch it again"):
+        published.load(there)
+
+
+def test_a_folder_that_exists_is_left_alone(tmp_path):
+    (tmp_path / "out").mkdir()
     with pytest.raises(UserError, match="exists: name a new folder"):
         published.export(bert(), wild(bert()), tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []

@@ -1,10 +1,12 @@
 """ELECTRA folders of transformers: generator and discriminator, read, written, and both ways without the loss of a bit."""
 import numpy as np
+import pytest
 import safetensors.numpy
 import torch
 import transformers
 
 from ptmjax.convert import published
+from ptmjax.types import UserError
 from tests.models.bert import VOCAB, batch, off, wild
 from tests.models.electra import electra
 
@@ -38,7 +40,39 @@ def test_our_way_and_back_is_equal_to_the_bit(tmp_path):
         assert c.keys() == d.keys() and all(c[n].tobytes() == d[n].tobytes() for n in c)
     said = []
     found = published.initial(tmp_path / "out", build, said.append)
-    assert said == [] and found.keys() == params.keys()
+    assert len(said) == 1 and "50 of 50 parameters" in said[0] and found.keys() == params.keys()
     assert all(np.asarray(params[name]).tobytes() == found[name].tobytes() for name in params)
     found = published.initial(tmp_path / "out" / "discriminator", build, said.append)
-    assert "generator/project/bias" in said[0] and "keeps its initial law" in said[0]
+    assert "generator/project/bias" in said[2] and "keeps its initial law" in said[2]
+
+
+class Full:
+    """A vocabulary that finds no room for the second of two."""
+
+    symbols, saved = {"pad": 5}, 0
+
+    def save(self, folder, before, after, inputs):
+        assert (before, after) == (("cls",), ("sep",)) and inputs[1] == "token_type_ids"
+        (folder / "vocab.txt").write_text("a")
+        self.saved += 1
+        if self.saved == 2:
+            raise OSError(28, "No space left on device")
+
+
+def test_both_networks_or_nothing(tmp_path):
+    build = electra()
+    params, vocabulary = wild(build), Full()
+    with pytest.raises(UserError, match="out cannot be written .No space left on device."):
+        published.export(build, params, tmp_path / "deep/out", vocabulary)
+    assert vocabulary.saved == 2 and list((tmp_path / "deep").iterdir()) == []
+    published.export(build, params, tmp_path / "deep/out", vocabulary)
+    files = {p.relative_to(tmp_path / "deep") for p in (tmp_path / "deep").rglob("*") if p.is_file()}
+    assert {str(p) for p in files} == {f"out/{net}/{name}" for net in build.factories for name in ("config.json", "model.safetensors", "vocab.txt")}
+    for p in (tmp_path / "deep/out").rglob("*"):
+        assert p.stat().st_mode & 0o444 == 0o444 and (not p.is_dir() or p.stat().st_mode & 0o111 == 0o111), p
+    assert transformers.AutoConfig.from_pretrained(tmp_path / "deep/out/generator").pad_token_id == 5
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/thesis.txt").write_text("years of work")
+    with pytest.raises(UserError, match="other exists: name a new folder"):
+        published.export(build, params, tmp_path / "other", vocabulary)
+    assert [p.name for p in (tmp_path / "other").iterdir()] == ["thesis.txt"]

@@ -1,4 +1,6 @@
 """T5 folders of transformers, 1.0 and 1.1: read, written, and both ways without the loss of a bit."""
+import json
+
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -66,5 +68,56 @@ def test_their_way_and_back_is_equal_to_the_bit(tmp_path):
 def test_a_scaled_untied_head_is_refused(tmp_path):
     build, params = ours(False)
     loose = published.t5.Build(build.factories, published.t5.SHARED)
-    with pytest.raises(UserError, match="a tied head's scores are scaled"):
+    with pytest.raises(UserError, match="model/heads/lm/scale is 0.204.*, there it is nothing"):
         published.export(loose, wild(loose), tmp_path / "out")
+
+
+class Symbols:
+    """A vocabulary of which only the ids matter."""
+
+    def __init__(self, **symbols):
+        self.symbols = symbols
+
+    def save(self, folder, before, after, inputs):
+        assert (before, after) == ((), ("eos",))
+
+
+def test_generate_begins_with_our_pad_and_stops_at_our_eos(tmp_path):
+    """The end symbol is what the model writes third: with transformers' own default of 1 it would go on to the limit."""
+    build, params = ours(True)
+    tokens, pad = torch.tensor([[9, 8, 7, 6, 5]]), 7
+    write = lambda folder: transformers.T5ForConditionalGeneration.from_pretrained(folder).generate(tokens, max_new_tokens=12, do_sample=False)[0].tolist()
+    published.export(build, params, tmp_path / "long", Symbols(pad=pad, eos=130))
+    long = write(tmp_path / "long")
+    assert len(long) == 13 and long[0] == pad
+    end = next(i for i in range(2, 13) if long[i] not in long[:i])
+    published.export(build, params, tmp_path / "short", Symbols(pad=pad, eos=long[end]))
+    assert write(tmp_path / "short") == long[: end + 1]
+    config = json.loads((tmp_path / "short/config.json").read_text())
+    assert (config["pad_token_id"], config["decoder_start_token_id"], config["eos_token_id"]) == (pad, pad, long[end])
+
+
+def test_version_1_1_as_transformers_saves_it_again(tmp_path):
+    """It tells the head of its own by scale_decoder_outputs, and says that it is tied."""
+    build, params = ours(True)
+    published.export(build, params, tmp_path / "out")
+    transformers.T5ForConditionalGeneration.from_pretrained(tmp_path / "out").save_pretrained(tmp_path / "again")
+    again, back, left = published.load(tmp_path / "again")
+    assert left == [] and again.ties == build.ties
+    assert all(np.asarray(params[name]).tobytes() == back[name].tobytes() for name in params)
+
+
+def test_begin_from_another_config_is_refused(tmp_path):
+    """Shapes are equal, what is computed is not."""
+    build, params = ours(False)
+    published.export(build, params, tmp_path / "out")
+    same = json.loads((tmp_path / "out/config.json").read_text())
+    for change, words in (({"relative_attention_max_distance": 20}, "relative_attention_max_distance: 20 vs 12"),
+                          ({"layer_norm_epsilon": 1e-5, "feed_forward_proj": "gelu"}, "layer_norm_epsilon: 1e-05 vs 1e-06, feed_forward_proj: gelu vs relu"),
+                          ({"tie_word_embeddings": False}, "tie_word_embeddings: False vs True")):
+        (tmp_path / "out/config.json").write_text(json.dumps(same | change))
+        with pytest.raises(UserError, match=f"out/config.json is of another network than this one .{words}, theirs vs ours.: choose its settings"):
+            published.initial(tmp_path / "out", build, print)
+    (tmp_path / "out/config.json").write_text(json.dumps(same | {"dropout_rate": 0.3, "transformers_version": "1", "architectures": []}))
+    said = []
+    assert published.initial(tmp_path / "out", build, said.append).keys() == params.keys() and len(said) == 1

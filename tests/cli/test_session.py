@@ -1,0 +1,71 @@
+"""What fill and detect make of a vocabulary and of a stage's data."""
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from ptmjax.tasks.corpora import EN_PD_4096, EN_PD_4096_SENTINELS
+
+from ptmjax.cli import fill, session
+from ptmjax.cli.experiment import Data, Stage
+from ptmjax.data.masking import Masking
+from ptmjax.data.task import Task
+from ptmjax.objectives.base import Encoding
+from ptmjax.objectives.rtd import Rtd
+from ptmjax.objectives.seq2seq import Seq2Seq
+from ptmjax.objectives.token import Mlm, Sentence
+from ptmjax.types import UserError
+
+
+def data(corruption=None, vocabulary=EN_PD_4096):
+    """A stage whose task's corruption has no types."""
+    out = Data(Stage("a task", Encoding([]), 1, 1, corruption=corruption), 0, "nowhere")
+    out.__dict__["task"] = Task("a task", "text", vocabulary, None, Masking(EN_PD_4096, 32, cap=5))
+    return out
+
+
+def test_rows_have_the_columns_of_the_corruption_that_the_stage_uses():
+    assert "types" not in session.rows(["a b"], data())
+    found = session.rows(["a b"], data(Masking(EN_PD_4096, 32, cap=5, types=True)))
+    assert (found["types"] == 0).all() and found["types"].shape == found["tokens"].shape
+
+
+def test_rows_are_padded_and_marked():
+    v = EN_PD_4096
+    found = session.rows(["a [MASK]", "a b"], data(), "[MASK]")
+    assert found["tokens"].tolist() == [[v.cls, *v.encode("a"), v.mask, v.sep], [v.cls, *v.encode("a"), *v.encode("b"), v.sep]]
+    assert found["weights"].tolist() == [[0, 0, 1, 0], [0, 0, 0, 0]]
+    assert not session.rows(["a [MASK]"], data())["weights"].any()  # without a mark it is text
+
+
+class Lacking:
+    """The shipped vocabulary without some symbols."""
+
+    def __init__(self, *names):
+        self.names = names
+
+    def __getattr__(self, name):
+        return None if name in self.names else getattr(EN_PD_4096_SENTINELS, name)
+
+    def __repr__(self):
+        return "Lacking"
+
+
+def test_symbols_that_a_vocabulary_lacks_are_named():
+    with pytest.raises(UserError, match="the vocabulary Lacking has no cls, mask, with which"):
+        session.rows(["a [MASK]"], data(vocabulary=Lacking("cls", "mask")), "[MASK]")
+    assert session.rows(["a"], data(vocabulary=Lacking("mask")))["tokens"].shape == (1, 3)  # detect needs none
+    with pytest.raises(UserError, match="the vocabulary Lacking has no eos, with which"):
+        fill.inputs(["a [MASK]"], Lacking("eos"), range(9, 0, -1))
+
+
+def test_scores_that_are_not_finite():
+    session.check_finite([np.ones(3), np.zeros(0)], 3, "there")
+    for bad in (np.nan, np.inf, -np.inf):
+        with pytest.raises(UserError, match="the scores of step 3 of there are not finite, the run came apart"):
+            session.check_finite([np.ones(3), np.array([0, bad])], 3, "there")
+
+
+def test_which_masked_model_fills():
+    assert fill.masked_model(Rtd(slots=3)) == ("generator", "mlm")
+    assert fill.masked_model(Encoding([Sentence(), Mlm(3, head="words")], net="student")) == ("student", "words")
+    assert fill.masked_model(Encoding([Sentence()])) is fill.masked_model(Seq2Seq()) is fill.masked_model(SimpleNamespace()) is None
