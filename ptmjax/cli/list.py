@@ -22,7 +22,8 @@ def run(args: argparse.Namespace) -> int:
     for path in sorted(gin_folder().glob("*.gin")):
         experiment = session.experiment([str(path)], [])
         count = experiment.build(experiment.stages[-1]).count()
-        console.print(f"[bold]{path.name}[/]  {count:,} parameters  {', '.join(stage.task for stage in experiment.stages)}", highlight=False)
+        tasks = ", ".join(stage.task for stage in experiment.stages)
+        console.print(f"[bold]{path.name}[/]  {count:,} parameters  {tasks}", highlight=False)
         console.print(f"    {escape(about(path))}", style="dim", highlight=False)
     return 0
 

@@ -107,7 +107,8 @@ def build(config: Mapping, tensors: Collection[str]) -> Build:
 def rows(build: Build, path: str) -> int:
     """Of a table, without padding."""
     need(path in build.keys, f"{path} is missing")
-    return build.leaves[build.owner(path)].real
+    leaf = build.leaves[build.owner(path)]
+    return leaf.sizes[leaf.lead]
 
 
 def sizes(net: Network, build: Build, name: str) -> dict:

@@ -58,5 +58,5 @@ def parameters(build: Build, net: str) -> Iterator[tuple[str, str]]:
         if path.startswith(f"{net}/"):
             owner = build.owner(path)
             leaf = build.leaves[owner]
-            shape, owner = str([leaf.real, *leaf.shape[1:]]), first.setdefault(owner, path)
+            shape, owner = str(list(leaf.sizes)), first.setdefault(owner, path)
             yield path, shape if owner == path else f"{shape} of {owner}"

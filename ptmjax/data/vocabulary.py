@@ -55,7 +55,7 @@ class Vocabulary(abc.ABC):
 
     def places(self, text: str) -> np.ndarray:
         """int64 [n]: at which character of the text each piece of encode(text) begins."""
-        raise UserError(f"{self!r} does not tell where in a text its pieces are, which a segmenter's words need: use a WordPiece vocabulary")
+        raise UserError(f"{self!r} does not tell where in a text its pieces are, as a segmenter's words need: use a WordPiece vocabulary")
 
     def save(self, folder: Path, before: Sequence[str], after: Sequence[str], inputs: Sequence[str]) -> None:
         """Writes the files that transformers' AutoTokenizer reads (tokenizer.write says what the names are)."""
