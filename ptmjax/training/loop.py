@@ -40,9 +40,10 @@ SHOWN = 64  # record ids in a message
 
 
 class Optimizer(Protocol):
-    def transform(self, leaves: Mapping[str, Leaf]) -> optax.GradientTransformation: ...
+    def transform(self, leaves: Mapping[str, Leaf], steps: int | None) -> optax.GradientTransformation: ...
 
-    def rate(self, step: int) -> float: ...
+    def rate(self, step: int, steps: int) -> float:
+        """Of the step that follows `step` of the run's `steps` steps."""
 
 
 class Watcher(Protocol):
@@ -92,6 +93,7 @@ class Run(NamedTuple):
     every: Every
     checkpoints: Checkpoints
     watchers: list[Watcher]  # none on all processes but the first
+    steps: int
 
 
 def train(stages: Sequence[Stage], workdir: epath.PathLike, mesh: Mesh, *, seed: int = 0, every: Every = Every(), keep: int = 2,
@@ -103,8 +105,8 @@ def train(stages: Sequence[Stage], workdir: epath.PathLike, mesh: Mesh, *, seed:
     watch: called on process 0 with the number of steps that are done, once that is known; gives who looks on.
     """
     folder = epath.Path(workdir)
-    plans = [plan_of(stage, mesh, seed) for stage in stages]
     ends = list(itertools.accumulate(stage.steps for stage in stages))
+    plans = [plan_of(stage, mesh, seed, ends[-1]) for stage in stages]
     begins = [0, *ends[:-1]]
     stage_at = lambda step: next((i for i, end in enumerate(ends) if step <= end), len(ends) - 1)
     with contextlib.ExitStack() as stack:
@@ -113,7 +115,7 @@ def train(stages: Sequence[Stage], workdir: epath.PathLike, mesh: Mesh, *, seed:
         state = born(plans[0]) if state is None else state
         done = int(state.step)
         check_begin(int(state.loop["begin"]), done, begins[stage_at(done)])
-        run = Run(mesh, every, checkpoints, [])
+        run = Run(mesh, every, checkpoints, [], ends[-1])
         first_alone(lambda: run.watchers.extend(open_watchers(stack, folder, done, watch, say)), f"opening the files of {folder}")
         for stage, plan, begin, end in zip(stages, plans, begins, ends):
             if done < end:
@@ -135,9 +137,10 @@ def open_watchers(stack: contextlib.ExitStack, folder: epath.Path, done: int, wa
     return [stack.enter_context(contextlib.closing(Files(folder, done, say))), *watch(done)]
 
 
-def plan_of(stage: Stage, mesh: Mesh, seed: int) -> Plan:
+def plan_of(stage: Stage, mesh: Mesh, seed: int, steps: int | None = None) -> Plan:
+    """The plan of a stage; steps: of the run, all stages together, which a schedule without an end of its own needs."""
     trainable = {name: leaf for name, leaf in stage.build.leaves.items() if name not in stage.build.frozen}
-    return Plan(stage.build, stage.objective, stage.optimizer.transform(trainable), mesh, stage.rows, seed, stage.micro)
+    return Plan(stage.build, stage.objective, stage.optimizer.transform(trainable, steps), mesh, stage.rows, seed, stage.micro)
 
 
 def rehearse(plan: Plan, train: Spec, heldout: Spec) -> None:
@@ -173,7 +176,7 @@ def run_stage(run: Run, stage: Stage, plan: Plan, state: TrainState, begin: int,
             state, metrics = step_fn(state, batch)
             tokens += sum(x.size for name, x in batch.items() if name in ("tokens", "decoder_tokens"))
             if due(step, end, run.every.log):
-                numbers = {"rate": stage.optimizer.rate(step - 1)} | metrics
+                numbers = {"rate": stage.optimizer.rate(step - 1, run.steps)} | metrics
                 line = {"step": step} | {name: number(x) for name, x in sorted(numbers.items())}
                 seconds = time.perf_counter() - since
                 tell(run, "trained", line, seconds, tokens)
