@@ -66,14 +66,50 @@ def test_readme_commands(part, which, tmp_path):
     assert ran == which
 
 
+WORDS = "the quick brown fox jumps over the lazy dog and runs into the deep dark wood".split()
+
+
+def lay(page: str, folder: Path, names: list[str]) -> None:
+    """The files that the page shows, as a reader makes them, and a text, my.txt."""
+    files = re.findall(r"^`([\w.]+)`\n```\w*\n(.*?)^```", (ROOT / page).read_text(encoding="utf-8"), re.M | re.S)
+    assert [name for name, _ in files] == names
+    for name, text in files:
+        (folder / name).write_text(text, encoding="utf-8")
+    (folder / "my.txt").write_text("\n\n".join(f"story {i}. " + " ".join(WORDS[(i + j) % 16] for j in range(90)) for i in range(120)))
+
+
+def test_a_text_of_ones_own(tmp_path):
+    """README's BERT on one's own text and vocabulary, as written but for its sizes; both stages are trained on it."""
+    lay("README.md", tmp_path, ["my_tasks.py", "my_bert.gin"])
+    symbols = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "story", ".", *map(str, range(10)), *(f"##{n}" for n in range(10))]
+    (tmp_path / "vocab.txt").write_text("\n".join([*symbols, *sorted(set(WORDS))]) + "\n")
+    small = dict(D=16, LAYERS=1, HEADS=2, HIDDEN=32, BATCH=8, STEPS_SHORT=2, STEPS_LONG=1, WARMUP=1)
+    [command] = commands("README.md", "## Your own text")
+    out = ptmjax([*command, *(f"--gin.{name}={n}" for name, n in small.items()), f"--cache={tmp_path / 'cache'}"], tmp_path)
+    assert "my_128: " in out and "my_512: " in out and "en_pd" not in out and "held out at step 3" in out, out
+
+
+def plain(page: str) -> list[str]:
+    """What a page's fenced blocks say, without comments."""
+    found = re.findall(r"^```(\w*)\n(.*?)^```", (ROOT / page).read_text(encoding="utf-8"), re.M | re.S)
+    return [f"{kind}\n" + re.sub(r" +# .*|\"目录\"|\"folder\"", "", text) for kind, text in found]
+
+
+def test_the_chinese_page_is_in_step():
+    """The same sections, files, commands, links, and numbers of the tables."""
+    text = {page: (ROOT / page).read_text(encoding="utf-8") for page in ("README.md", "docs/README_zh.md")}
+    assert plain("docs/README_zh.md") == plain("README.md")
+    of = lambda pattern: [re.findall(pattern, text[page], re.M) for page in text]
+    sections, ours = of("^#+ ")
+    assert sections == ours
+    for pattern in (r"[\w-]+\.(?:gin|md)(?=\))", r"(?<=\| )\.?\d[\d.]*(?= \|)"):
+        there, here = of(pattern)
+        assert sorted(set(there) - {"README_zh.md"}) == sorted(set(here)) and there, pattern
+
+
 def test_an_objective_of_ones_own(tmp_path):
     page = "docs/objective.md"
-    files = re.findall(r"^`([\w.]+)`\n```\w*\n(.*?)^```", (ROOT / page).read_text(encoding="utf-8"), re.M | re.S)
-    assert [name for name, _ in files] == ["my_shuffle.py", "my_shuffle.gin", "test_my_shuffle.py"]
-    for name, text in files:
-        (tmp_path / name).write_text(text, encoding="utf-8")
-    words = "the quick brown fox jumps over the lazy dog and runs into the deep dark wood".split()
-    (tmp_path / "my.txt").write_text("\n\n".join(f"story {i}. " + " ".join(words[(i + j) % 16] for j in range(90)) for i in range(120)))
+    lay(page, tmp_path, ["my_shuffle.py", "my_shuffle.gin", "test_my_shuffle.py"])
     done = subprocess.run([sys.executable, "-m", "pytest", "-q", "test_my_shuffle.py"], cwd=tmp_path, env=ENV, capture_output=True, text=True)
     assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout + done.stderr
     for command in commands(page):

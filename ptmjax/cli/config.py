@@ -29,7 +29,7 @@ def add_arguments(parser) -> None:
     """Options of a command that is configured: --gin_file, once or more, and --gin.NAME=VALUE, which main collects."""
     parser.add_argument("--gin_file", action="append", default=[], dest="gin_files", metavar="FILE", help="a later one wins")
     parser.set_defaults(gin_bindings=[])
-    parser.epilog = "--gin.NAME=VALUE wins over the files: --gin.STEPS=1000, --gin.Stack.rate=0.1"
+    parser.epilog = "--gin.NAME=VALUE wins over the files: --gin.STEPS=1000 (of two stages --gin.STEPS_SHORT and --gin.STEPS_LONG), --gin.Block.rate=0.1"
 
 
 def load(files: Sequence[str], bindings: Sequence[str] = ()) -> None:
@@ -183,13 +183,24 @@ def check_used() -> None:
     """
     idle, aside = [], _set_aside()
     for scope, selector, argument, _ in _bindings():
-        within = f"{scope}/" if scope else ""
-        calls = [taken for (at, called), taken in _gin._OPERATIVE_CONFIG.items() if called == selector and f"{at}/".startswith(within)]
-        if selector != MACRO and selector not in aside and not any(argument in taken for taken in calls):
-            why = "the code itself passes it" if calls else "nothing that was built uses it"
+        if selector != MACRO and (why := _idle(scope, selector, argument, selector in aside)):
             idle.append(f"{WHERE[scope, selector, argument]}: {_key(scope, selector, argument)} has no effect, {why}")
     if idle:
         raise UserError("; ".join(idle) + "; remove or correct it")
+
+
+def _idle(scope: str, selector: str, argument: str, aside: bool) -> str | None:
+    """Why no call took this binding; None where one did, where its part was set aside, or where narrower scopes were bound
+    after it, as by a file that specialises what it includes. Bound after them, it was meant to win and does not."""
+    reaches = lambda scope, at: f"{at}/".startswith(f"{scope}/" if scope else "")
+    calls = [(at, taken) for (at, called), taken in _gin._OPERATIVE_CONFIG.items() if called == selector and reaches(scope, at)]
+    takers = [at for at, taken in calls if argument in taken]
+    if not takers:
+        return None if aside else "the code itself passes it" if calls else "nothing that was built uses it"
+    order = [bound for bound, *about in WHERE if about == [selector, argument]]  # scopes
+    winners = {max((bound for bound in order if reaches(bound, at)), key=len) for at in takers}
+    before = [_key(w, selector, argument) for w in order[: order.index(scope)] if w in winners]
+    return f"what is bound in a scope wins: {', '.join(before)}" if before and scope not in winners else None
 
 
 def _set_aside() -> set[str]:

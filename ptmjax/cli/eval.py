@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     rows = args.batch or data.stage.batch
     data.check_rows(rows, "--batch")
     folder.check_data(args.workdir, len(held.stages) - 1, folder.text(data))
-    plan = loop.plan_of(held.stage(data), mesh, held.seed)
+    plan = loop.plan_of(held.stage(data), mesh, held.seed, held.steps)
     plan = dataclasses.replace(plan, rows=rows, micro=1)
     step, params = session.parameters(args.workdir, plan.abstract.params)
     with jax.set_mesh(mesh):

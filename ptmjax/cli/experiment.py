@@ -81,9 +81,14 @@ class Experiment:
 
     def __post_init__(self):
         at_least(1, keep=self.keep, stages=len(self.stages))
-        at_most(INT32, steps=sum(stage.steps for stage in self.stages))
+        at_most(INT32, steps=self.steps)
         at_least(0, seed=self.seed)
         at_most(2**32 - 1, seed=self.seed)
+
+    @property
+    def steps(self) -> int:
+        """Of the whole run."""
+        return sum(stage.steps for stage in self.stages)
 
     def build(self, stage: Stage) -> Build:
         return Build(self.networks, self.ties, stage.frozen, self.compute)

@@ -18,7 +18,7 @@ from ptmjax.types import UserError
 
 DATA = "data.json"
 LOCK = "train.lock"
-FREE = ("STEPS", "Stage.steps", "Stage.micro", "Experiment.mesh", "Experiment.keep", "Experiment.every", "Every.log", "Every.evaluate",
+FREE = ("STEPS", "STEPS_SHORT", "STEPS_LONG", "Stage.steps", "Stage.micro", "Experiment.mesh", "Experiment.keep", "Experiment.every", "Every.log", "Every.evaluate",
         "Every.save", "Every.nonfinite")
 
 

@@ -27,7 +27,7 @@ from ptmjax.types import UserError
 _DYNAMIC = "from __gin__ import dynamic_registration"
 _NOWHERE = _parser.Location(None, 0, None, "")
 MACRO = "gin.macro"
-WHERE: dict[tuple[str, str, str], str] = {}  # (scope, selector, argument) -> "file:line" or "--gin.NAME" that bound it last
+WHERE: dict[tuple[str, str, str], str] = {}  # (scope, selector, argument) -> "file:line" or "--gin.NAME" that bound it last; in that order
 REPLACED: list[Any] = []  # values that a later binding took the place of: what they name is set aside, not misspelt
 
 
@@ -174,6 +174,7 @@ def _bind(scope: str, selector: str, argument: str, value: Any, where: str) -> N
         raise Fault(f"{selector} has no argument {argument!r}{nearest(argument, known)}")
     REPLACED.append(_gin._CONFIG.get((scope, configurable.selector), {}).get(argument))
     _gin.bind_parameter((scope, selector, argument), value)
+    WHERE.pop((scope, configurable.selector, argument), None)
     WHERE[scope, configurable.selector, argument] = where
 
 

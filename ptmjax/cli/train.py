@@ -5,7 +5,7 @@ import functools
 import math
 import os
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import jax
@@ -50,16 +50,17 @@ def run(args: argparse.Namespace) -> int:
     mesh, data = make_mesh(experiment.mesh), experiment.data(args.cache)
     with fitting():
         stages = [experiment.stage(d) for d in data]
+        check_one_vocabulary(data)
         loop.check_rate(stages)
         for stage, d in zip(stages, data):
             d.check_rows(stage.rows)
             d.check_vocabulary(stage.build)
-            plan = loop.plan_of(stage, mesh, experiment.seed)
+            plan = loop.plan_of(stage, mesh, experiment.seed, experiment.steps)
             loop.rehearse(plan, d.source.spec, d.heldout_source.spec)
             check_memory(plan)
         born = initial(experiment, args.workdir, stages[0], console)
     config.check_used()
-    steps, described = sum(stage.steps for stage in stages), [folder.described(d) for d in data]
+    steps, described = experiment.steps, [folder.described(d) for d in data]
     with contextlib.ExitStack() as held:
         first_alone(lambda: held.push(folder.take(args.workdir, described, steps)), f"--workdir {args.workdir}")
         console.print(f"{stages[-1].build.count():,} parameters, mesh {dict(mesh.shape)}", highlight=False)
@@ -84,6 +85,15 @@ def fitting() -> Iterator[None]:
         where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "?"
         fault = f"{type(e).__name__}: {e}".splitlines()[0]
         raise UserError(f"the parts of this configuration do not fit together, at {where}: {fault} (PTMJAX_TRACEBACK=1 shows more)") from e
+
+
+def check_one_vocabulary(data: Sequence[Data]) -> None:
+    """UserError where the stages of a run do not have one vocabulary: they share their tables, and an id would mean another piece."""
+    first = data[0].task
+    for number, d in enumerate(data, 1):
+        if d.task.vocabulary.fingerprint != first.vocabulary.fingerprint:
+            raise UserError(f"stage {number} reads {d.task.name!r}, whose vocabulary is not that of {first.name!r}, which stage 1 reads: "
+                            "give every stage a task of one vocabulary")
 
 
 def check_memory(plan: Plan) -> None:
@@ -120,7 +130,7 @@ def initial(experiment: Experiment, workdir: epath.Path, stage: loop.Stage, cons
 
 def train(args: argparse.Namespace, experiment: Experiment, mesh, stages: list[loop.Stage], console: Console,
           born: Callable[[Plan], TrainState]) -> None:
-    steps = sum(stage.steps for stage in stages)
+    steps = experiment.steps
     say = lambda text: console.print(text, highlight=False)
     with contextlib.ExitStack() as stack:
         def watch(done: int) -> list[loop.Watcher]:

@@ -41,9 +41,10 @@ SHOWN = 64  # record ids in a message
 
 
 class Optimizer(Protocol):
-    def transform(self, leaves: Mapping[str, Leaf]) -> optax.GradientTransformation: ...
+    def transform(self, leaves: Mapping[str, Leaf], steps: int | None) -> optax.GradientTransformation: ...
 
-    def rate(self, step: int) -> float: ...
+    def rate(self, step: int, steps: int) -> float:
+        """Of the step that follows `step` of the run's `steps` steps."""
 
 
 class Watcher(Protocol):
@@ -93,6 +94,7 @@ class Run(NamedTuple):
     every: Every
     checkpoints: Checkpoints
     watchers: list[Watcher]  # none on all processes but the first
+    steps: int
 
 
 def train(stages: Sequence[Stage], workdir: epath.PathLike, mesh: Mesh, *, seed: int = 0, every: Every = Every(), keep: int = 2,
@@ -104,8 +106,8 @@ def train(stages: Sequence[Stage], workdir: epath.PathLike, mesh: Mesh, *, seed:
     watch: called on process 0 with the number of steps that are done, once that is known; gives who looks on.
     """
     folder = epath.Path(workdir)
-    plans = [plan_of(stage, mesh, seed) for stage in stages]
     ends = list(itertools.accumulate(stage.steps for stage in stages))
+    plans = [plan_of(stage, mesh, seed, ends[-1]) for stage in stages]
     begins = [0, *ends[:-1]]
     stage_at = lambda step: next((i for i, end in enumerate(ends) if step <= end), len(ends) - 1)
     with contextlib.ExitStack() as stack:
@@ -114,7 +116,7 @@ def train(stages: Sequence[Stage], workdir: epath.PathLike, mesh: Mesh, *, seed:
         state = born(plans[0]) if state is None else state
         done = int(state.step)
         check_begin(int(state.loop["begin"]), done, begins[stage_at(done)])
-        run = Run(mesh, every, checkpoints, [])
+        run = Run(mesh, every, checkpoints, [], ends[-1])
         first_alone(lambda: run.watchers.extend(open_watchers(stack, folder, done, watch, say)), f"opening the files of {folder}")
         for stage, plan, begin, end in zip(stages, plans, begins, ends):
             if done < end:
@@ -136,14 +138,16 @@ def open_watchers(stack: contextlib.ExitStack, folder: epath.Path, done: int, wa
     return [stack.enter_context(contextlib.closing(Files(folder, done, say))), *watch(done)]
 
 
-def plan_of(stage: Stage, mesh: Mesh, seed: int) -> Plan:
+def plan_of(stage: Stage, mesh: Mesh, seed: int, steps: int | None = None) -> Plan:
+    """The plan of a stage; steps: of the run, all stages together, which a schedule without an end of its own needs."""
     trainable = {name: leaf for name, leaf in stage.build.leaves.items() if name not in stage.build.frozen}
-    return Plan(stage.build, stage.objective, stage.optimizer.transform(trainable), mesh, stage.rows, seed, stage.micro)
+    return Plan(stage.build, stage.objective, stage.optimizer.transform(trainable, steps), mesh, stage.rows, seed, stage.micro)
 
 
 def check_rate(stages: Sequence[Stage]) -> None:
     """UserError where the learning rate is 0 before the stages end: all that follows would train nothing."""
-    total, rate = sum(stage.steps for stage in stages), stages[-1].optimizer.rate
+    total = sum(stage.steps for stage in stages)
+    rate = functools.partial(stages[-1].optimizer.rate, steps=total)
     if total > 1 and rate(total - 1) == 0:
         ends = 1 + bisect.bisect_left(range(1, total), True, key=lambda step: rate(step) == 0)
         raise UserError(f"the learning rate is 0 after {ends} steps, and the stages have {total}: give both the same number")
@@ -184,7 +188,7 @@ def run_stage(run: Run, stage: Stage, plan: Plan, state: TrainState, begin: int,
             state, metrics = step_fn(state, batch)
             tokens += sum(x.size for name, x in batch.items() if name in ("tokens", "decoder_tokens"))
             if due(step, end, run.every.log):
-                numbers = {"rate": stage.optimizer.rate(step - 1)} | metrics
+                numbers = {"rate": stage.optimizer.rate(step - 1, run.steps)} | metrics
                 line = {"step": step} | {name: number(x) for name, x in sorted(numbers.items())}
                 seconds = time.perf_counter() - since
                 tell(run, "trained", line, seconds, tokens)

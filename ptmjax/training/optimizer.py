@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import optax
 
 from ptmjax.training.build import Leaf, matching
-from ptmjax.training.schedules import Schedule
+from ptmjax.training.schedules import Schedule, Unended, ended
 from ptmjax.types import Array, UserError, above_zero, at_least
 
 Leaves = Mapping[str, Leaf]  # of the trainable parameters, by path
@@ -39,13 +39,13 @@ class Shared(NamedTuple):
     what it sets; a group that matches none is a UserError.
     """
 
-    schedule: Schedule
+    schedule: Schedule | Unended
     decay: float
     clip: float | None
     groups: tuple[Group, ...]
 
     @classmethod
-    def checked(cls, schedule: Schedule, decay: float, clip: float | None, groups: Sequence[Group]) -> "Shared":
+    def checked(cls, schedule: Schedule | Unended, decay: float, clip: float | None, groups: Sequence[Group]) -> "Shared":
         at_least(0, decay=decay)
         if clip is not None:
             above_zero(clip=clip)
@@ -54,7 +54,7 @@ class Shared(NamedTuple):
             at_least(0, **{f"the {name} of optimizer group {group.pattern!r}": value for name, value in given.items()})
         return cls(schedule, decay, clip, tuple(groups))
 
-    def around(self, leaves: Leaves, direction: optax.GradientTransformation,
+    def around(self, leaves: Leaves, steps: int | None, direction: optax.GradientTransformation,
                adapted: optax.GradientTransformation | None = None) -> optax.GradientTransformation:
         """-rate(step) * factor * adapted(direction(clipped gradient) + decay * parameter)."""
         for group in self.groups:
@@ -69,11 +69,11 @@ class Shared(NamedTuple):
             direction,
             optax.stateless(lambda updates, params: {name: u + decay[name] * params[name] for name, u in updates.items()}),
             optax.identity() if adapted is None else adapted,
-            scale_by_rate(self.schedule, factor),
+            scale_by_rate(ended(self.schedule, steps), factor),
         )
 
-    def rate(self, step: int) -> float:
-        return float(self.schedule(jnp.int32(step)))
+    def rate(self, step: int, steps: int | None) -> float:
+        return float(ended(self.schedule, steps)(jnp.int32(step)))
 
 
 def scale_by_rate(schedule: Schedule, factor: Mapping[str, float]) -> optax.GradientTransformationExtraArgs:
@@ -127,18 +127,18 @@ class AdamW:
     wins. Every number is elementwise: neither layers nor the padding of a vocabulary matter (that only decays).
     """
 
-    def __init__(self, schedule: Schedule, *, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-6, decay: float = 0.01,
+    def __init__(self, schedule: Schedule | Unended, *, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-6, decay: float = 0.01,
                  clip: float | None = 1.0, groups: Sequence[Group] = (), correct: bool = True):
         self.shared = Shared.checked(schedule, decay, clip, groups)
         self.direction = scale_by_moments(b1, b2, eps, correct)
 
-    def transform(self, leaves: Leaves) -> optax.GradientTransformation:
-        """The optax transformation for the trainable parameters `leaves`."""
-        return self.shared.around(leaves, self.direction)
+    def transform(self, leaves: Leaves, steps: int | None = None) -> optax.GradientTransformation:
+        """The optax transformation for the trainable parameters `leaves` in a run of `steps` steps."""
+        return self.shared.around(leaves, steps, self.direction)
 
-    def rate(self, step: int) -> float:
-        """The learning rate of the step that follows `step` steps."""
-        return self.shared.rate(step)
+    def rate(self, step: int, steps: int | None = None) -> float:
+        """The learning rate of the step that follows `step` of the run's `steps` steps."""
+        return self.shared.rate(step, steps)
 
 
 # ------------------------------------------------------------------ LAMB
@@ -162,18 +162,18 @@ class Lamb:
     did. clip and groups as AdamW.
     """
 
-    def __init__(self, schedule: Schedule, *, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-6, decay: float = 0.01,
+    def __init__(self, schedule: Schedule | Unended, *, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-6, decay: float = 0.01,
                  clip: float | None = 1.0, groups: Sequence[Group] = (), correct: bool = True):
         self.shared = Shared.checked(schedule, decay, clip, groups)
         self.direction = scale_by_moments(b1, b2, eps, correct)
 
-    def transform(self, leaves: Leaves) -> optax.GradientTransformation:
-        """The optax transformation for the trainable parameters `leaves`."""
-        return self.shared.around(leaves, self.direction, scale_by_trust(leaves))
+    def transform(self, leaves: Leaves, steps: int | None = None) -> optax.GradientTransformation:
+        """The optax transformation for the trainable parameters `leaves` in a run of `steps` steps."""
+        return self.shared.around(leaves, steps, self.direction, scale_by_trust(leaves))
 
-    def rate(self, step: int) -> float:
-        """The learning rate of the step that follows `step` steps."""
-        return self.shared.rate(step)
+    def rate(self, step: int, steps: int | None = None) -> float:
+        """The learning rate of the step that follows `step` of the run's `steps` steps."""
+        return self.shared.rate(step, steps)
 
 
 # ------------------------------------------------------------------ Adafactor
@@ -241,18 +241,18 @@ class Adafactor:
     otherwise trust its first squared gradient too much.
     """
 
-    def __init__(self, schedule: Schedule, *, power: float = 0.8, threshold: float = 1.0, eps: tuple[float, float] = (1e-30, 1e-3),
+    def __init__(self, schedule: Schedule | Unended, *, power: float = 0.8, threshold: float = 1.0, eps: tuple[float, float] = (1e-30, 1e-3),
                  smallest: int = 128, relative: bool = True, decay: float = 0.0, clip: float | None = None, groups: Sequence[Group] = ()):
         above_zero(power=power, threshold=threshold, eps=min(eps))
         at_least(0, smallest=smallest)
         self.shared = Shared.checked(schedule, decay, clip, groups)
         self.power, self.threshold, self.eps, self.smallest, self.relative = power, threshold, eps, smallest, relative
 
-    def transform(self, leaves: Leaves) -> optax.GradientTransformation:
-        """The optax transformation for the trainable parameters `leaves`."""
+    def transform(self, leaves: Leaves, steps: int | None = None) -> optax.GradientTransformation:
+        """The optax transformation for the trainable parameters `leaves` in a run of `steps` steps."""
         factored = scale_by_factored(leaves, self.power, self.smallest, self.eps[0], self.threshold)
-        return self.shared.around(leaves, optax.chain(factored, scale_by_size(leaves, self.eps[1])) if self.relative else factored)
+        return self.shared.around(leaves, steps, optax.chain(factored, scale_by_size(leaves, self.eps[1])) if self.relative else factored)
 
-    def rate(self, step: int) -> float:
-        """The learning rate of the step that follows `step` steps."""
-        return self.shared.rate(step)
+    def rate(self, step: int, steps: int | None = None) -> float:
+        """The learning rate of the step that follows `step` of the run's `steps` steps."""
+        return self.shared.rate(step, steps)

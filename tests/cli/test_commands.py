@@ -21,9 +21,11 @@ def home(tmp_path_factory):
     (folder / "my.txt").write_text("\n\n".join(f"story {i}. " + " ".join(words[(i * 7 + j) % 16] for j in range(60)) for i in range(90)))
     (folder / "tiny_task.py").write_text(
         "from ptmjax.data.adapters import register\nfrom ptmjax.data.masking import Masking\nfrom ptmjax.data.task import Task\n"
-        "from ptmjax.data.windows import Blocks\nfrom ptmjax.tasks.corpora import EN_PD_4096\n"
-        "def mlm(name, text):\n    m = Masking(EN_PD_4096, 32, cap=5)\n"
-        "    register(Task(name, text, EN_PD_4096, Blocks(30, minimum=4), m, m.readout()))\n"
+        "from ptmjax.data.windows import Blocks\nfrom ptmjax.tasks.corpora import EN_PD_4096, EN_PD_4096_SENTINELS\n"
+        "def mlm(name, text, v=EN_PD_4096, **more):\n    m = Masking(v, 32, cap=5, **more)\n"
+        "    register(Task(name, text, v, Blocks(30, minimum=4), m, m.readout()))\n"
+        f"for name, v in (('typed', EN_PD_4096), ('typed_again', EN_PD_4096), ('typed_other', EN_PD_4096_SENTINELS)):\n"
+        f"    mlm(name, {str(folder / 'my.txt')!r}, v, types=True)\n"
         f"mlm('tiny', {str(folder / 'my.txt')!r})\n"
         f"mlm('tiny_missing', {str(folder / 'none.txt')!r})\nmlm('tiny_empty', {str(folder / 'empty.txt')!r})\n"
         f"mlm('tiny_binary', {str(folder / 'binary.txt')!r})\n")
@@ -35,6 +37,10 @@ def home(tmp_path_factory):
         "D = 16\nSTEPS = 4\ncontext.Context.rotary = 8\nblock.Block.hidden = 32\nblock.Block.rate = 0.1\n"
         "stack.Stack.groups = [(@block.Block, 2), (@block.Final, 1)]\nexperiment.Stage.task = 'tiny'\nexperiment.Stage.batch = 16\n"
         "experiment.Experiment.every = @loop.Every()\nloop.Every.log = 1\nloop.Every.evaluate = 2\nloop.Every.save = 2\n")
+    (folder / "two.gin").write_text(
+        "from __gin__ import dynamic_registration\nimport tiny_task\nfrom ptmjax.training import loop\ninclude 'bert_base_mlm.gin'\n"
+        "TASK_SHORT = 'typed'\nTASK_LONG = 'typed_again'\nV = 4224\nD = 16\nLAYERS = 1\nHEADS = 2\nHIDDEN = 32\nBATCH = 16\n"
+        "STEPS_SHORT = 3\nSTEPS_LONG = 2\nWARMUP = 2\nloop.Every.log = 1\n")
     return folder
 
 
@@ -178,6 +184,34 @@ def test_a_fault_is_one_line_and_nothing_is_written(ptmjax, tmp_path, more, word
     assert err.startswith("ptmjax: error: ") and len(err.splitlines()) == 1 and "Traceback" not in out + err, err
     assert words in err
     assert not (tmp_path / "never").exists()
+
+
+@pytest.mark.parametrize("more, words", [
+    (["--gin.TASK_LONG='typed_other'"], "stage 2 reads 'typed_other', whose vocabulary is not that of 'typed', which stage 1 reads"),
+    (["--gin.TASK_SHORT='typed_other'"], "give every stage a task of one vocabulary"),
+    (["--gin.TASK='tiny'"], "macro TASK is never used; nearest: 'TASK_"),
+    (["--gin.STEPS=4"], "macro STEPS is never used; nearest: 'STEPS_"),
+    (["--gin.Stage.task='tiny'"], "Stage.task has no effect, what is bound in a scope wins: "),
+    (["--gin.Stage.steps=4"], "Stage.steps has no effect, what is bound in a scope wins: "),
+    (["--gin.Mlm.slots=4"], "Mlm.slots has no effect, what is bound in a scope wins: "),
+    (["--gin.Encoding.terms=[@token.Mlm()]"], "Encoding.terms has no effect, what is bound in a scope wins: "),
+    (["--gin.WARMUP=5"], "a warm-up of 5 steps does not fit into 5 steps: shorten it"),
+])
+def test_what_is_said_of_one_stage_alone_by_mistake_is_refused(ptmjax, tmp_path, more, words):
+    """Of a file of two stages: nothing that is meant for both is taken for one, or for none, without a word."""
+    code, out, err = ptmjax("train", "--gin_file=two.gin", f"--workdir={tmp_path / 'never'}", *more)
+    assert code == 2 and len(err.splitlines()) == 1 and words in err, out + err
+    assert not (tmp_path / "never").exists()
+
+
+def test_the_rate_of_two_stages_falls_to_the_end_of_both(ptmjax, home):
+    """Up over 2 steps, down to the 5th; a longer second stage goes on, on its own line down."""
+    rates = lambda: [line["rate"] for line in read_lines(home / "two/metrics.jsonl") if "set" not in line]
+    assert ptmjax("train", "--gin_file=two.gin", "--workdir=two")[0] == 0
+    np.testing.assert_allclose(rates(), [0, 5e-5, 1e-4, 2e-4 / 3, 1e-4 / 3], rtol=1e-5)
+    code, out, err = ptmjax("train", "--gin_file=two.gin", "--workdir=two", "--gin.STEPS_LONG=4")
+    assert code == 0 and "going on from step 5 of 7" in out, out + err
+    np.testing.assert_allclose(rates()[5:], [4e-5, 2e-5], rtol=1e-5)
 
 
 def test_a_folder_that_is_something_else_is_left_alone(ptmjax, home):

@@ -319,6 +319,24 @@ def test_a_scope_that_is_opened_for_another_class_has_no_effect(folder):
         config.check_used()
 
 
+def test_a_binding_behind_narrower_ones_is_found_and_one_before_them_is_not(folder):
+    """What an included file binds for all may be specialised for every scope; what is said for all after that was meant to win."""
+    base = RUN + "\nparts.loop.train.net = @net/parts.network.Network()\nnet/parts.network.Network.clip = 2.0\n"
+    for text, more, dead in ((base, [], None), ("WIDE", [], None), (base, ["Network.clip=3.0"], "--gin.Network.clip"),
+                             (base, ["net/Network.clip=3.0"], None), (base + "parts.network.Network.clip = 3.0\n", [], "run.gin:")):
+        if text == "WIDE":
+            text = base.replace("net/parts.network.Network.clip", "parts.network.Network.clip = 1.0\nnet/parts.network.Network.clip")
+        (folder / "run.gin").write_text(text)
+        config.load(["run.gin"], more)
+        train()
+        if dead is None:
+            config.check_used()
+            continue
+        with pytest.raises(UserError, match="parts.network.Network.clip has no effect, what is bound in a scope wins: net/parts.network.Network.clip") as caught:
+            config.check_used()
+        assert str(caught.value).startswith(dead), caught.value
+
+
 def test_the_bindings_of_a_part_that_was_replaced_are_set_aside(folder):
     config.load(["run.gin"], ["Network.stack=None", "Network.parts={}", "train.steps=3"])
     train()

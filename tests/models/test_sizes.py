@@ -1,15 +1,12 @@
-"""The shipped gin files: parameter counts as published, from abstract shapes, and a step of every kind of run traced; golden shapes."""
+"""The shipped gin files: parameter counts as published, from abstract shapes; BERT's stages; golden shapes. They train in tests/test_gin_files.py."""
 import functools
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 
 from ptmjax import gin_folder
 from ptmjax.cli import config, session
-from ptmjax.parallel.mesh import make_mesh
-from ptmjax.training import loop
 from tests.models.electra import electra
 from tests.models.t5 import t5
 from tests.models.test_bert_size import listing
@@ -64,35 +61,16 @@ def test_demos_are_small():
     assert all(1e6 < count(name) < 2e6 for name in DEMOS)
 
 
-def batch(task: str) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
-    """Shapes and types of a row of a shipped task."""
-    kind, length = task.removeprefix("en_pd_").split("_")
-    length, ids, real = int(length), np.dtype("int32"), np.dtype("float32")
-    row = {"index": ((), ids), "start": ((), np.dtype(bool)), "tokens": ((length,), ids), "segments": ((length,), ids)}
-    if kind == "spans":
-        short = length // 4
-        return row | {"decoder_tokens": ((short,), ids), "decoder_segments": ((short,), ids), "targets": ((short,), ids), "weights": ((short,), real)}
-    row |= {"targets": ((length,), ids), "weights": ((length,), real), "types": ((length,), ids)}
-    return row | ({"label": ((), ids), "row_weights": ((), real)} if kind == "nsp" else {})
-
-
-@pytest.mark.parametrize("name", ["bert_nsp_demo", "t5_11b", "electra_demo"])
-def test_a_step_and_an_evaluation_are_traced(name):
-    """Networks, objective, optimizer and batch fit together, at full size."""
-    found, builds = experiment(name)
-    mesh = make_mesh("", jax.devices()[:1])
-    for stage, build in zip(found.stages, builds):
-        spec = batch(stage.task)
-        made = loop.Stage(build, stage.objective, found.optimizer, None, stage.steps, stage.batch, stage.micro, {})
-        loop.rehearse(loop.plan_of(made, mesh, 0), spec, spec)
-
-
 def test_the_two_stages_of_bert_have_one_schedule():
+    """Also where they are shortened: every step has a rate but the first."""
     found, _ = experiment("bert_large")
     assert [(s.task, s.steps, s.batch, s.objective.terms[0].slots) for s in found.stages] == [
         ("en_pd_nsp_128", 900_000, 256, 20), ("en_pd_nsp_512", 100_000, 256, 77)]
-    rates = [found.optimizer.rate(step) for step in (0, 5_000, 10_000, 505_000, 900_000, 999_999)]
+    rates = [found.optimizer.rate(step, found.steps) for step in (0, 5_000, 10_000, 505_000, 900_000, 999_999)]
     np.testing.assert_allclose(rates, [0, 5e-5, 1e-4, 5e-5, 1e-4 * 100 / 990, 1e-4 / 990_000], rtol=1e-3, atol=1e-12)
+    found = session.experiment(["bert_base.gin"], ["STEPS_SHORT=150", "STEPS_LONG=50", "WARMUP=20"])
+    rates = [found.optimizer.rate(step, found.steps) for step in range(200)]
+    assert found.steps == 200 and min(rates[1:]) == rates[-1] == pytest.approx(1e-4 / 180, rel=1e-4) and max(rates) == rates[20]
 
 
 def test_the_head_of_t5_v1_1_begins_as_t5xs():

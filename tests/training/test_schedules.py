@@ -12,7 +12,7 @@ import transformers
 from hypothesis import given, settings
 
 from ptmjax.training.optimizer import AdamW
-from ptmjax.training.schedules import constant, cosine, linear, rsqrt, warmup_steps
+from ptmjax.training.schedules import Unended, constant, cosine, ended, linear, rsqrt, warmup_steps
 from ptmjax.types import UserError
 
 at = lambda schedule, step: float(schedule(jnp.int32(step)))
@@ -91,7 +91,6 @@ def test_a_warmup_that_does_not_fit_is_a_user_error(schedule, warmup, steps):
 
 
 @pytest.mark.parametrize("make, words", [
-    (lambda: constant(0.1, 0.5), "a share of all steps: set steps"), (lambda: rsqrt(warmup=0.5), "a share of all steps: set steps"),
     (lambda: constant(0.1, -3), "a warm-up of -3 steps"), (lambda: constant(0.1, math.inf), "a warm-up of inf steps"),
     (lambda: rsqrt(warmup=0), "warmup is 0; it must be at least 1"), (lambda: linear(0.0, 1, 5), "peak is 0.0; it must be above 0"),
     (lambda: cosine(-1.0, 1, 5), "peak is -1.0"), (lambda: constant(math.inf), "peak is inf"), (lambda: rsqrt(math.nan), "peak is nan"),
@@ -99,6 +98,31 @@ def test_a_warmup_that_does_not_fit_is_a_user_error(schedule, warmup, steps):
 def test_what_makes_no_schedule_is_a_user_error(make, words):
     with pytest.raises(UserError, match=words):
         make()
+
+
+@pytest.mark.parametrize("make", [
+    lambda steps=None: linear(0.1, 5, steps), lambda steps=None: linear(0.1, 0.1, steps), lambda steps=None: cosine(0.1, 5, steps, 0.2),
+    lambda steps=None: constant(0.1, 0.1, steps), lambda steps=None: rsqrt(0.1, 0.1, steps), lambda steps=None: rsqrt(0.1, 0.1, steps, rise=True)])
+def test_without_steps_of_its_own_a_schedule_has_those_of_the_run(make):
+    open_end, own = make(), make(50)
+    assert isinstance(open_end, Unended) and ended(own, 80) is ended(own, None) is own
+    for s in (0, 2, 5, 30, 49, 50, 60):
+        assert at(ended(open_end, 50), s) == at(own, s) == AdamW(open_end).rate(s, 50) == AdamW(own).rate(s, 80)
+    assert any(at(ended(open_end, 80), s) != at(own, s) for s in (2, 30))
+    with pytest.raises(UserError, match="ends with the run, whose steps are not told"):
+        AdamW(open_end).rate(0)
+
+
+def test_a_schedule_that_needs_no_steps_is_one_without_them():
+    assert not any(isinstance(s, Unended) for s in (constant(0.1), constant(0.1, 7), rsqrt(), rsqrt(0.1, 7, rise=True)))
+
+
+@pytest.mark.parametrize("schedule", [linear, cosine])
+def test_a_warmup_that_does_not_fit_the_run_is_a_user_error(schedule):
+    with pytest.raises(UserError, match="warm-up of 10 steps does not fit into 10 steps: shorten it"):
+        ended(schedule(1e-3, 10), 10)
+    with pytest.raises(UserError, match="peak is -1.0"):
+        schedule(-1.0, 10)
 
 
 @settings(max_examples=50)
