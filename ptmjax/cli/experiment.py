@@ -29,7 +29,7 @@ def physical_memory(limits: Path = Path("/sys/fs/cgroup"), own: Path = Path("/pr
     with contextlib.suppress(OSError):
         lines = [line.split(":", 2) for line in own.read_text().splitlines()]
         groups += [Path(path.strip("/")) for _, kinds, path in lines if kinds in ("", "memory")]
-    for group in {above for group in groups for above in (group, *group.parents)}:
+    for group in {above for lowest in groups for above in (lowest, *lowest.parents)}:
         for file in (limits / group / "memory.max", limits / "memory" / group / "memory.limit_in_bytes"):
             with contextlib.suppress(OSError, ValueError):  # there is none, or it says "max"
                 found.append(int(file.read_text()))

@@ -239,8 +239,8 @@ def compare(path: epath.Path, stored: ocp.CheckpointMetadata, like: PyTree, part
     if version is None or stored.metadata is None:
         raise ValueError("its description is damaged")
     if version != FORMAT:
-        raise UserError(f"checkpoint {path} has format {version}, this version of ptmjax reads {FORMAT}: go on with the version of ptmjax that "
-                        "wrote it, or choose another --workdir")
+        raise UserError(f"checkpoint {path} has format {version}, this version of ptmjax reads {FORMAT}: go on with the version that wrote "
+                        "it, or choose another --workdir")
     have, want = leaves(stored.metadata), leaves(like)
     have = {name: x for name, x in have.items() if name.startswith(part)}
     for name in sorted(have.keys() ^ want.keys()):
