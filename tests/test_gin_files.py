@@ -6,9 +6,10 @@ import lzma
 import re
 
 import jax
-import pytest
-
 import ptmjax.tasks  # noqa: F401  registers
+import pytest
+from ptmjax.tasks.corpora import EN_PD_SMALL
+
 from ptmjax import gin_folder
 from ptmjax.cli import config, session
 from ptmjax.cli.experiment import Data, Experiment
@@ -16,7 +17,6 @@ from ptmjax.cli.list import about
 from ptmjax.cli.train import check_one_vocabulary
 from ptmjax.data import adapters
 from ptmjax.parallel.mesh import make_mesh
-from ptmjax.tasks.corpora import EN_PD_SMALL
 from ptmjax.training import loop
 from ptmjax.training.metrics import read_lines
 

@@ -29,7 +29,8 @@ def add_arguments(parser) -> None:
     """Options of a command that is configured: --gin_file, once or more, and --gin.NAME=VALUE, which main collects."""
     parser.add_argument("--gin_file", action="append", default=[], dest="gin_files", metavar="FILE", help="a later one wins")
     parser.set_defaults(gin_bindings=[])
-    parser.epilog = "--gin.NAME=VALUE wins over the files: --gin.STEPS=1000 (of two stages --gin.STEPS_SHORT and --gin.STEPS_LONG), --gin.Block.rate=0.1"
+    parser.epilog = ("--gin.NAME=VALUE wins over the files: --gin.STEPS=1000 (of two stages --gin.STEPS_SHORT and --gin.STEPS_LONG), "
+                     "--gin.Block.rate=0.1")
 
 
 def load(files: Sequence[str], bindings: Sequence[str] = ()) -> None:

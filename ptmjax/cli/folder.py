@@ -18,8 +18,8 @@ from ptmjax.types import UserError
 
 DATA = "data.json"
 LOCK = "train.lock"
-FREE = ("STEPS", "STEPS_SHORT", "STEPS_LONG", "Stage.steps", "Stage.micro", "Experiment.mesh", "Experiment.keep", "Experiment.every", "Every.log", "Every.evaluate",
-        "Every.save", "Every.nonfinite")
+FREE = ("STEPS", "STEPS_SHORT", "STEPS_LONG", "Stage.steps", "Stage.micro", "Experiment.mesh", "Experiment.keep", "Experiment.every",
+        "Every.log", "Every.evaluate", "Every.save", "Every.nonfinite")
 
 
 # ------------------------------------------------------------------ which data

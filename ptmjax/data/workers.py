@@ -30,7 +30,8 @@ def ordered(act: Callable, jobs: Iterable[tuple], workers: int) -> Iterator:
             while waiting:
                 yield waiting.popleft().result()
         except BrokenProcessPool as e:
-            raise UserError("a worker process was killed, perhaps for want of memory: give the task more shards, or fewer workers") from e
+            raise UserError("a worker process was killed, as where no memory is left: give the task more shards, or the work fewer "
+                            "workers") from e
         except BaseException:  # Ctrl-C above all: nobody waits for what is half done
             for process in list(pool._processes.values()):  # pool.kill_workers() from Python 3.14 on
                 process.kill()

@@ -8,6 +8,7 @@ on from stage to stage, the carry begins anew, and so does the optimizer where a
 import bisect
 import contextlib
 import dataclasses
+import functools
 import itertools
 import math
 import time

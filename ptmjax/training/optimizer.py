@@ -241,7 +241,8 @@ class Adafactor:
     otherwise trust its first squared gradient too much.
     """
 
-    def __init__(self, schedule: Schedule | Unended, *, power: float = 0.8, threshold: float = 1.0, eps: tuple[float, float] = (1e-30, 1e-3),
+    def __init__(self, schedule: Schedule | Unended, *, power: float = 0.8, threshold: float = 1.0,
+                 eps: tuple[float, float] = (1e-30, 1e-3),
                  smallest: int = 128, relative: bool = True, decay: float = 0.0, clip: float | None = None, groups: Sequence[Group] = ()):
         above_zero(power=power, threshold=threshold, eps=min(eps))
         at_least(0, smallest=smallest)

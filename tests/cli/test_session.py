@@ -9,7 +9,7 @@ from ptmjax.cli import fill, session
 from ptmjax.cli.experiment import Data, Stage
 from ptmjax.data.masking import Masking
 from ptmjax.data.task import Task
-from ptmjax.objectives.base import Encoding
+from ptmjax.objectives.base import Encoding, Objective
 from ptmjax.objectives.rtd import Rtd
 from ptmjax.objectives.seq2seq import Seq2Seq
 from ptmjax.objectives.token import Mlm, Sentence
@@ -18,7 +18,7 @@ from ptmjax.types import UserError
 
 def data(corruption=None, vocabulary=EN_PD_4096):
     """A stage whose task's corruption has no types."""
-    out = Data(Stage("a task", Encoding([]), 1, 1, corruption=corruption), 0, "nowhere")
+    out = Data(Stage("a task", Objective(), 1, 1, corruption=corruption), 0, "nowhere")
     out.__dict__["task"] = Task("a task", "text", vocabulary, None, Masking(EN_PD_4096, 32, cap=5))
     return out
 

@@ -2,6 +2,7 @@
 import functools
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
