@@ -79,8 +79,8 @@ def check_scores(head: str, found: tuple[int, ...], wanted: tuple[int, ...]) -> 
     """UserError where the scores of a head are not of the shape [B, C] or [B, L, C] that its loss reads."""
     if found != wanted:
         place = "the first position alone" if len(wanted) == 2 else "every position"
-        raise UserError(f"head {head!r} gives scores of shape {found}, its loss reads {wanted}: let the head score {wanted[-1]} classes "
-                        f"(Classifier.classes) at {place} (Classifier.first)")
+        raise UserError(f"head {head!r} gives scores of shape {found}, its loss reads {wanted}: give head and loss the same number "
+                        f"of classes (Classifier.classes), and let the head score {place} (Classifier.first)")
 
 
 def weighted(x: Array, weight: Array) -> Sum:

@@ -73,7 +73,7 @@ class Build:
                 owner = self.owner(n)
                 mine, its = size(leaves[n]), size(leaves[owner]) if owner in leaves else "nothing"
                 if mine != its:
-                    raise UserError(f"tie {there} <- {source}: {n} is {mine}, {owner} is {its}")
+                    raise UserError(f"tie {there} <- {source}: {n} is {mine}, {owner} is {its}: give both the same sizes")
 
     def init(self, key: Array) -> dict[str, Array]:
         """All parameters, tied ones once."""

@@ -332,7 +332,7 @@ def test_a_binding_behind_narrower_ones_is_found_and_one_before_them_is_not(fold
         if dead is None:
             config.check_used()
             continue
-        with pytest.raises(UserError, match="parts.network.Network.clip has no effect, what is bound in a scope wins: net/parts.network.Network.clip") as caught:
+        with pytest.raises(UserError, match="Network.clip has no effect, what is bound in a scope wins: net/parts.network.Network.clip") as caught:
             config.check_used()
         assert str(caught.value).startswith(dead), caught.value
 

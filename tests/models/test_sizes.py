@@ -1,4 +1,7 @@
-"""The shipped gin files: parameter counts as published, from abstract shapes; BERT's stages; golden shapes. They train in tests/test_gin_files.py."""
+"""The shipped gin files: parameter counts as published, from abstract shapes; BERT's stages; golden shapes.
+
+They are trained in tests/test_gin_files.py.
+"""
 import functools
 from pathlib import Path
 
