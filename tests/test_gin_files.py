@@ -43,7 +43,7 @@ def home(tmp_path_factory):
 
 def staged(found: Experiment, cache) -> tuple[list[Data], list[loop.Stage]]:
     """What `ptmjax train` makes of it, checked as it does."""
-    data = [found.data(stage, cache) for stage in found.stages]
+    data = found.data(cache)
     stages = [found.stage(d) for d in data]
     check_one_vocabulary(data)
     for d, stage in zip(data, stages):
