@@ -21,7 +21,7 @@ from ptmjax.data import records
 from ptmjax.training import interrupt
 real = records.write_shard
 def slow(*job):
-    os.write(1, b"%d\n" % os.getpid())  # at once, or the lines of two mix
+    os.write(1, b"%d\\n" % os.getpid())  # at once, or the lines of two mix
     time.sleep(120)
     return real(*job)
 if __name__ == "__main__":
