@@ -93,14 +93,10 @@ def best(net: Network, head: str, batch: Batch, masks: int, top: int) -> tuple[A
 
 def show_words(console: Console, text: str, found: tuple[np.ndarray, np.ndarray], vocabulary: Vocabulary) -> None:
     """The text with the best candidates in it, and all of them with their probabilities."""
-    first, *others = text.split(MARK)
-    lines, whole = [], [escape(first)]
-    for ids, chances, part in zip(*found, others):
-        goes_on = ~vocabulary.starts(ids)
-        lines.append("  ".join(f"{shown(vocabulary.plain(i), on)} {chance:.1%}" for i, on, chance in zip(ids, goes_on, chances)))
-        before = whole.pop()
-        whole += [before.rstrip() if goes_on[0] else before, f"[bold green]{escape(vocabulary.plain(ids[0]))}[/]", escape(part)]
-    tell(console, "".join(whole), lines)
+    goes_on = [~vocabulary.starts(ids) for ids in found[0]]
+    candidates = lambda *blank: "  ".join(f"{shown(vocabulary.plain(i), on)} {chance:.1%}" for i, on, chance in zip(*blank))
+    lines = list(map(candidates, found[0], goes_on, found[1]))
+    tell(console, text, [(vocabulary.plain(ids[0]), on[0]) for ids, on in zip(found[0], goes_on)], lines)
 
 
 def shown(piece: str, goes_on: bool) -> str:
@@ -142,13 +138,14 @@ def inputs(texts: Sequence[str], vocabulary: Vocabulary, sentinels: Sequence[int
 def show_spans(console: Console, text: str, found: list[Span], vocabulary: Vocabulary) -> None:
     """The text with a span in every blank, and each with its probability."""
     written = [vocabulary.decode(span.ids) or "(nothing)" for span in found]
-    first, *others = (escape(part) for part in text.split(MARK))
-    whole = first + "".join(f"[bold green]{escape(one)}[/]{part}" for one, part in zip(written, others))
-    tell(console, whole, [f"{one} {math.exp(span.log_p):.1%}" for one, span in zip(written, found)])
+    tell(console, text, [(one, False) for one in written], [f"{one} {math.exp(span.log_p):.1%}" for one, span in zip(written, found)])
 
 
-def tell(console: Console, whole: str, lines: Sequence[str]) -> None:
-    """The filled text (with rich's marks), and below it a line for every blank."""
+def tell(console: Console, text: str, filled: Sequence[tuple[str, bool]], lines: Sequence[str]) -> None:
+    """The text with what was found in its blanks, and whether that goes on with the word before; below it a line for every blank."""
+    whole, *others = (escape(part) for part in text.split(MARK))
+    for (word, goes_on), part in zip(filled, others):
+        whole = f"{whole.rstrip() if goes_on else whole}[bold green]{escape(word)}[/]{part}"
     console.print(whole)
     for line in lines:
         console.print(f"   {escape(line)}", style="dim", highlight=False)
