@@ -35,4 +35,5 @@ for _length, _cap in ((64, 10), (128, 20), (512, 77)):
     register(_blocks("wwm", Masking(EN_PD_4096, _length, cap=_cap, types=True, whole=True)))
     register(_blocks("rtd", Masking(EN_PD_4096, _length, mask=0.85, random=0.0, cap=_cap, types=True)))
     register(_nsp(_length, _cap))
-    register(_spans(_length))
+for _inputs in (16, 64, 128, 512):
+    register(_spans(_inputs))

@@ -1,4 +1,5 @@
 """What the pages promise: their commands and their files, run as a reader would."""
+import itertools
 import os
 import re
 import shlex
@@ -27,7 +28,9 @@ def commands(page: str, part: str = "") -> list[list[str]]:
 
 
 def ptmjax(words: list[str], folder: Path) -> str:
-    done = subprocess.run([sys.executable, "-m", *words], cwd=folder, env=ENV, capture_output=True, text=True, timeout=300)
+    """words: settings of the environment (NAME=value), then the command."""
+    env = dict(word.split("=", 1) for word in itertools.takewhile(lambda word: word != "ptmjax", words))
+    done = subprocess.run([sys.executable, "-m", *words[len(env):]], cwd=folder, env=ENV | env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -40,7 +43,7 @@ def test_links_lead_somewhere(page):
 
 def test_the_pages_name_only_commands_that_are_tested():
     """Every command of the README is run here, or by the tests of launch/ and of several processes."""
-    names = {(words[0], words[1]) for page in PAGES for words in commands(page)}
+    names = {tuple(w for w in words if not w.startswith("XLA_FLAGS="))[:2] for page in PAGES for words in commands(page)}
     assert names <= {("ptmjax", c) for c in ("train", "eval", "fill", "inspect", "list", "export", "detect")} | {
         ("bash", "launch/local.sh"), ("bash", "launch/test.sh")}, names
 
@@ -48,17 +51,19 @@ def test_the_pages_name_only_commands_that_are_tested():
 @pytest.mark.parametrize("part, which", [
     ("## Commands", ["train", "eval", "fill", "inspect", "list"]),
     pytest.param("Spans, replaced", ["train", "fill", "export", "train", "detect"], marks=pytest.mark.slow),
+    pytest.param("## Several devices", ["train"], marks=pytest.mark.slow),
 ])
 def test_readme_commands(part, which, tmp_path):
     """As written, with the runs cut to 12 steps; --distributed joins a cluster and is left to tests/test_processes.py."""
     ran = []
     for words in commands("README.md", part):
-        if words[0] == "ptmjax" and "--distributed" not in words:
-            more = ["--gin.STEPS=12", "--gin.Every.evaluate=6"] if words[1] == "train" else []
+        if "ptmjax" in words and "--distributed" not in words:
+            command = words[words.index("ptmjax") + 1]
+            more = ["--gin.STEPS=12", "--gin.Every.evaluate=6"] if command == "train" else []
             out = ptmjax(words + more, tmp_path)
-            ran.append(words[1])
-            assert out.strip()
-            if words[1] == "train" and "--workdir=runs/demo" in words:
+            ran.append(command)
+            assert out.strip() and ("'fsdp': 4" in out or not words[0].startswith("XLA_FLAGS"))
+            if command == "train" and "--workdir=runs/demo" in words:
                 made = {p.name for p in (tmp_path / "runs/demo").iterdir()}
                 named = set(re.findall(r"`([\w.]+)/?`", re.search(r"A work folder holds(.*?)\n[A-Z]", (ROOT / "README.md").read_text(), re.S)[1]))
                 assert named <= made, named - made

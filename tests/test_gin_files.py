@@ -1,24 +1,20 @@
 """Every shipped gin file: shrunk by its own macros and trained through all of its stages, the largest traced as they are; its form."""
-import dataclasses
-import functools
 import itertools
-import lzma
 import re
 
 import jax
 import ptmjax.tasks  # noqa: F401  registers
 import pytest
-from ptmjax.tasks.corpora import EN_PD_SMALL
 
 from ptmjax import gin_folder
 from ptmjax.cli import config, session
 from ptmjax.cli.experiment import Data, Experiment
 from ptmjax.cli.list import about
 from ptmjax.cli.train import check_one_vocabulary
-from ptmjax.data import adapters
 from ptmjax.parallel.mesh import make_mesh
 from ptmjax.training import loop
 from ptmjax.training.metrics import read_lines
+from tests.shipped import read_less
 
 FILES = sorted(gin_folder().glob("*.gin"))
 TINY = dict(V=4224, E=16, D=16, LAYERS=1, HEADS=2, SIZE=8, HIDDEN=32, GD=8, GHEADS=1, GHIDDEN=16, BATCH=4, STEPS=3, STEPS_SHORT=2,
@@ -33,13 +29,8 @@ once = pytest.mark.parametrize("path", [pytest.param(p, marks=[pytest.mark.slow]
 def home(tmp_path_factory):
     """A folder for the caches, with 250 lines of the shipped text in place of the whole; the tasks are otherwise as shipped."""
     folder = tmp_path_factory.mktemp("home")
-    with lzma.open(EN_PD_SMALL, "rt", encoding="utf-8") as text:
-        (folder / "text.txt").write_text("".join(itertools.islice(text, 250)), encoding="utf-8")
-    less = lambda data: dataclasses.replace(adapters.read(data.stage.task), text=str(folder / "text.txt"), holdout=5)
     with pytest.MonkeyPatch.context() as patch:
-        task = functools.cached_property(less)
-        task.__set_name__(Data, "task")
-        patch.setattr(Data, "task", task)
+        read_less(patch, folder, 250, holdout=5)
         yield folder
 
 

@@ -62,12 +62,16 @@ def run(args: argparse.Namespace) -> int:
     config.check_used()
     steps, described = experiment.steps, [folder.described(d) for d in data]
     with contextlib.ExitStack() as held:
+        changed = config.same_run(args.workdir) if jax.process_index() == 0 else []
         first_alone(lambda: held.push(folder.take(args.workdir, described, steps)), f"--workdir {args.workdir}")
         console.print(f"{stages[-1].build.count():,} parameters, mesh {dict(mesh.shape)}", highlight=False)
         for d in data:  # on all processes: they wait for each other
             console.print(d.told(), highlight=False)
+        if changed:
+            console.print(f"changed since the last call: {'; '.join(changed)} (a schedule that ends with the run is another from here on)",
+                          highlight=False, markup=False)
         with within_memory():
-            train(args, experiment, mesh, stages, console, born)
+            train(args, experiment, mesh, stages, console, born, readout.shown_masked(data[-1]))
         if jax.process_index() == 0:
             conclude(args, data[-1], console, steps)
     return 0
@@ -129,7 +133,7 @@ def initial(experiment: Experiment, workdir: epath.Path, stage: loop.Stage, cons
 
 
 def train(args: argparse.Namespace, experiment: Experiment, mesh, stages: list[loop.Stage], console: Console,
-          born: Callable[[Plan], TrainState]) -> None:
+          born: Callable[[Plan], TrainState], how: str) -> None:
     steps = experiment.steps
     say = lambda text: console.print(text, highlight=False)
     with contextlib.ExitStack() as stack:
@@ -140,7 +144,7 @@ def train(args: argparse.Namespace, experiment: Experiment, mesh, stages: list[l
             if done:
                 say(f"going on from step {done} of {steps}")
             board = stack.enter_context(contextlib.closing(TensorBoard(args.workdir / "tensorboard", done)))
-            return [stack.enter_context(Progress(steps, done, console)), board, Lost(say)]
+            return [stack.enter_context(Progress(steps, done, console, how)), board, Lost(say)]
 
         loop.train(stages, args.workdir, mesh, seed=experiment.seed, every=experiment.every, keep=experiment.keep, watch=watch, say=say,
                    born=born)

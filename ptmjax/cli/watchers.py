@@ -20,19 +20,21 @@ def shown(line: Mapping) -> str:
 
 
 class Progress:
-    """Steps, loss, accuracy, tokens a second and time left."""
+    """Steps, loss, accuracy, tokens a second and time left; how: the view of held-out records, as in the tables."""
 
-    def __init__(self, steps: int, done: int, console: Console):
+    def __init__(self, steps: int, done: int, console: Console, how: str = ""):
         columns = ("[bold]{task.completed}/{task.total}", rich.progress.BarColumn(), "{task.fields[shown]}",
                    "{task.fields[speed]} tokens/s", rich.progress.TimeElapsedColumn(), "left",
                    rich.progress.TimeRemainingColumn(elapsed_when_finished=True))
-        self.console, self.steps = console, steps
+        self.console, self.steps, self.how = console, steps, how
         self.bar = rich.progress.Progress(*columns, console=console, disable=not console.is_terminal)
         self.task = self.bar.add_task("train", total=steps, completed=done, shown="compiling", speed="-")
         self.told = 0
 
     def __enter__(self) -> "Progress":
         self.bar.start()
+        if not self.console.is_terminal:
+            self.console.print("compiling the step", highlight=False)
         return self
 
     def __exit__(self, *_) -> None:
@@ -46,7 +48,8 @@ class Progress:
             self.console.print(f"step {step}/{self.steps}  {shown(line)}  {speed} tokens/s", highlight=False)
 
     def evaluated(self, line: Mapping) -> None:
-        self.console.print(f"step {line['step']}  {line['set']}: {shown(line)}  ({line['records']} records)", highlight=False)
+        what = f"{line['set']}: {shown(line)}  ({line['records']} records{self.how})"
+        self.console.print(f"step {line['step']}  {what}", highlight=False, markup=False)
 
 
 class TensorBoard:

@@ -114,7 +114,7 @@ def rows(build: Build, path: str) -> int:
 def sizes(net: Network, build: Build, name: str) -> dict:
     """What config.json says of an encoder."""
     need(isinstance(net.embedder, Embedder) and set(net.embedder.parts) == {"tokens", "positions", "types"},
-         "its embeddings must be tokens, positions and types")
+         "its embeddings must be tokens, learned positions and types, as those of bert_base and electra_base are")
     need(isinstance(net.stack, Stack) and len(net.stack.groups) == 1 and isinstance(net.stack.groups[0], Block),
          "its stack must be one group of blocks")
     block, table = net.stack.groups[0], lambda part: rows(build, f"{name}/embedder/parts/{part}/table")

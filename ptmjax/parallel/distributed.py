@@ -25,8 +25,8 @@ def start(coordinator: str | None = None, processes: int | None = None, process:
         try:
             jax.distributed.initialize()
         except ValueError as e:
-            raise UserError(f"--distributed: no cluster tells of its processes here ({e}): "
-                            "name them by --coordinator, --processes and --process") from e
+            raise UserError("--distributed: no cluster tells of its processes here: leave it away on one machine, or name "
+                            "them by --coordinator, --processes and --process") from e
 
 
 def everywhere(ok: bool) -> bool:

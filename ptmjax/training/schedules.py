@@ -40,7 +40,8 @@ def warmup_steps(warmup: float, steps: int | None) -> int:
     """A warm-up in steps, of all `steps` (None: not needed). A UserError where it does not fit into them."""
     n = round(warmup * steps) if is_share(warmup) else round(warmup) if math.isfinite(warmup) else warmup
     if steps is not None and not 0 <= n < steps:
-        raise UserError(f"a warm-up of {n} steps does not fit into {steps} steps: shorten it, or give a share of all steps, such as 0.01")
+        raise UserError(f"a warm-up of {n} steps does not fit into {steps} steps: shorten it (WARMUP in shipped files), or give a share "
+                        "of all steps, such as 0.01")
     if not 0 <= n < math.inf:
         raise UserError(f"a warm-up of {n} steps: it must be a number of steps, or below 1 a share of all")
     return n
