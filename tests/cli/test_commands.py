@@ -254,9 +254,11 @@ def test_scores_that_are_not_finite_and_lost_metrics_are_told(ptmjax, home, monk
 def test_a_longer_run_goes_on(ptmjax, home):
     """And both say, once, that one slot is too few for the scored positions."""
     code, out, _ = train(ptmjax, "--workdir=longer", "--gin.STEPS=2", "--gin.Mlm.slots=1")
-    assert code == 0 and out.count("find no slot") == 1 and "step 1: " in out, out
+    assert code == 0 and out.count("find no slot") == 1 and "step 1: " in out and "changed since" not in out, out
+    assert out.index("compiling the step") < out.index("step 1/2") and "records, every scored position shown as [MASK])" in out, out
     code, out, _ = train(ptmjax, "--workdir=longer", "--gin.STEPS=4", "--gin.Mlm.slots=1")
     assert code == 0 and "going on from step 2 of 4" in out and out.count("find no slot") == 1, out
+    assert "changed since the last call: STEPS: 2 -> 4 (" in out, out
     assert read_lines(home / "longer/metrics.jsonl")[-1]["step"] == 4
 
 
