@@ -136,7 +136,8 @@ def table(found: Mapping, control: Mapping | None, how: str, name: str, accuracy
     line = lambda what, loss, hits, style="": out.add_row(what, shown(loss), hits if hits == "" else shown(hits), style=style)
     line("this run", found[name], found[accuracy], "bold")
     if control:
-        line(f"recorded control, attention cut to the own position ({control['step']} steps)", control[name], control[accuracy])
+        what = f", {control['control']}" if isinstance(control.get("control"), str) else ""
+        line(f"recorded control{what} ({control['step']} steps)", control[name], control[accuracy])
     line("unigram of the training text / its most frequent token", found["unigram"], found["majority"])
     if "no_context_bound" in found:
         line("no-context bound of the training loss (kept tokens can be copied)", found["no_context_bound"], "")
