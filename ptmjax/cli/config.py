@@ -279,16 +279,24 @@ def same_run(folder: epath.PathLike, may_differ: Iterable[str] = ()) -> list[str
 
     may_differ: macros (STEPS) and endings of keys (train.steps) that do not count.
     """
-    path = epath.Path(folder) / SAVED
-    if not path.exists():
+    if not (epath.Path(folder) / SAVED).exists():
         return []
-    before, now = _keys(text_of(path)), _keys(operative())
+    before, now = saved_keys(folder), _keys(operative())
     free = tuple(may_differ)
     return [
         f"{key}: {before.get(key, '(not set)')} -> {now.get(key, '(not set)')}"
         for key in sorted(before.keys() | now.keys())
         if before.get(key) != now.get(key) and not any(key == f or key.endswith((f".{f}", f"/{f}")) for f in free)
     ]
+
+
+def saved_keys(folder: epath.PathLike) -> dict[str, str]:
+    """key -> value of the configuration saved in the folder; a UserError where there is nothing in it any more."""
+    path = epath.Path(folder) / SAVED
+    if not (found := _keys(text_of(path))):
+        raise UserError(f"{path} holds no settings (was the disk full?): delete it and call `ptmjax train` with the gin file of the run, "
+                        "which writes it again")
+    return found
 
 
 def _keys(text: str) -> dict[str, str]:

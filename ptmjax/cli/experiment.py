@@ -80,6 +80,10 @@ class Experiment:
     init_from: str | None = None
 
     def __post_init__(self):
+        if not callable(getattr(self.optimizer, "transform", None)):
+            raise UserError(f"Experiment.optimizer is {self.optimizer!r}: bind one of training/optimizer.py, such as @optimizer.AdamW()")
+        if self.init_from == "":
+            raise UserError("Experiment.init_from names no folder: give that of a published model, or None")
         at_least(1, keep=self.keep, stages=len(self.stages))
         at_most(INT32, steps=self.steps)
         at_least(0, seed=self.seed)

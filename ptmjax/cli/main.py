@@ -6,9 +6,12 @@ one asked for is imported, so `ptmjax --help` needs no jax.
 import argparse
 import ast
 import difflib
+import errno
 import importlib
 import os
 import pkgutil
+import re
+import signal
 import sys
 import traceback
 from pathlib import Path
@@ -51,17 +54,35 @@ def main(argv: list[str] | None = None) -> int:
         if interrupt.asked():  # what a package makes of an interrupt while it is imported
             print("ptmjax: interrupted", file=sys.stderr)
             return interrupt.CODE
-        if not _is_users(error):
+        if isinstance(error, BrokenPipeError):  # who read the output has gone, as `head` does
+            return 128 + signal.SIGPIPE
+        if (told := _told(error)) is None:
             raise
         if os.environ.get("PTMJAX_TRACEBACK") == "1":
             traceback.print_exc()
-        print(f"ptmjax: error: {str(error).splitlines()[0]}", file=sys.stderr)
+        print(f"ptmjax: error: {told}", file=sys.stderr)
         return 2
 
 
-def _is_users(error: Exception) -> bool:
-    types = sys.modules.get("ptmjax.types")  # not imported: then none was raised
-    return isinstance(error, Usage) or (types is not None and isinstance(error, types.UserError))
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
+PEERS = re.compile("Gloo|DEADLINE_EXCEEDED|UNAVAILABLE|CANCELLED|ABORTED|oordination")
+
+
+def _told(error: Exception) -> str | None:
+    """The line about a fault that the user can mend; None for a fault of this code."""
+    types, jax = sys.modules.get("ptmjax.types"), sys.modules.get("jax")  # not imported: then they raised nothing
+    text = (str(error).splitlines() or [type(error).__name__])[0]
+    if isinstance(error, Usage) or (types is not None and isinstance(error, types.UserError)):
+        return text
+    if isinstance(error, OSError) and error.errno in FULL:
+        return f"{error.filename or 'the output'} cannot be written ({error.strerror}): make room, or write elsewhere"
+    device = jax is not None and isinstance(error, jax.errors.JaxRuntimeError)
+    if isinstance(error, MemoryError) or device and "RESOURCE_EXHAUSTED" in text:
+        return (f"no memory is left ({text[:120]}): take a smaller batch (Stage.batch, --batch) or fewer and shorter texts, raise "
+                "Stage.micro, or spread the run by Experiment.mesh")
+    if device and jax.distributed.is_initialized() and PEERS.search(text):
+        return f"another process of this run is gone ({text[:120]}): start all of them again, they go on from the last checkpoint"
+    return None
 
 
 def _run(argv: list[str]) -> int:

@@ -54,6 +54,7 @@ def saved(workdir: epath.Path) -> Experiment:
     path = workdir / config.SAVED
     if not path.is_file():
         raise UserError(f"{workdir} holds no run (there is no {config.SAVED} in it): train one with `ptmjax train --workdir={workdir}`")
+    config.saved_keys(workdir)
     return experiment([str(path)], [])
 
 

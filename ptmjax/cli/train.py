@@ -70,8 +70,7 @@ def run(args: argparse.Namespace) -> int:
         if changed:
             console.print(f"changed since the last call: {'; '.join(changed)} (a schedule that ends with the run is another from here on)",
                           highlight=False, markup=False)
-        with within_memory():
-            train(args, experiment, mesh, stages, console, born, readout.shown_masked(data[-1]))
+        train(args, experiment, mesh, stages, console, born, readout.shown_masked(data[-1]))
         if jax.process_index() == 0:
             conclude(args, data[-1], console, steps)
     return 0
@@ -110,18 +109,6 @@ def check_memory(plan: Plan) -> None:
     if needed > limit:
         raise UserError(f"the parameters and the optimizer's state take {needed / 2**30:.0f} GiB a device, which has {limit / 2**30:.1f}: "
                         "choose smaller sizes, or spread them by Experiment.mesh (fsdp, model)")
-
-
-@contextlib.contextmanager
-def within_memory() -> Iterator[None]:
-    """Around training: a device that has no more memory is a UserError."""
-    try:
-        yield
-    except (jax.errors.JaxRuntimeError, MemoryError) as e:
-        if isinstance(e, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" not in str(e):
-            raise
-        what = (str(e).splitlines() or ["MemoryError"])[0][:120]
-        raise UserError(f"no memory is left ({what}): lower Stage.batch, raise Stage.micro, or spread the run by Experiment.mesh") from e
 
 
 def initial(experiment: Experiment, workdir: epath.Path, stage: loop.Stage, console: Console) -> Callable[[Plan], TrainState]:

@@ -19,6 +19,7 @@ import socket
 import tempfile
 import threading
 import time
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -210,8 +211,13 @@ def _fill(task: Task, split: str, what: dict, part: Path, workers: int | None, p
             f"(one document in {task.holdout} is validation, by hash): give more or longer documents"
         )
     np.save(part / "counts.npy", ids, allow_pickle=False)
-    manifest = {**what, "task": task.name, "counts": dict(sorted(faults.items())), "files": shards}
+    manifest = {**what, "task": task.name, "counts": dict(sorted(faults.items())), "ids": digest(ids), "files": shards}
     (part / "manifest.json").write_text(json.dumps(manifest, indent=1))
+
+
+def digest(ids: np.ndarray) -> int:
+    """A checksum of how often each id occurs: what is only numbers is not seen to be damaged."""
+    return zlib.crc32(np.ascontiguousarray(ids, np.int64).tobytes())
 
 
 def _run(task: Task, split: str, paths: list[str], faults: collections.Counter, workers: int | None, progress: bool) -> Iterator[tuple]:
@@ -277,9 +283,12 @@ class Records(Sequence):
     def counts(self) -> np.ndarray:
         """int64 [V]: how often each id occurs in the records."""
         try:
-            return np.load(self.folder / "counts.npy", allow_pickle=False)
+            counts = np.load(self.folder / "counts.npy", allow_pickle=False)
         except (OSError, ValueError, EOFError) as e:
             raise self._damaged("counts.npy", "cannot be read") from e
+        if digest(counts) != self.manifest.get("ids", digest(counts)):  # older caches do not tell
+            raise self._damaged("counts.npy", "holds other numbers than were counted")
+        return counts
 
     def __len__(self) -> int:
         return self._ends[-1]

@@ -170,7 +170,7 @@ def _join(lines: Iterator[str], style: str) -> Iterator[str]:
         yield "\n".join(kept)
 
 
-_STOP = re.compile(r"""[.!?]+["'”’»)\]]*(?=\s)|[。！？]+["'”’»)\]」』）〉》]*""")
+_STOP = re.compile(r"""(?<![.!?])[.!?]++["'”’»)\]]*+(?=\s)|[。！？]+["'”’»)\]」』）〉》]*""")
 
 
 def sentences(document: str) -> list[str]:

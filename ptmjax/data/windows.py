@@ -45,11 +45,11 @@ class Blocks:
         """Yields tokens int32 [<= length], document int32 [1]; `counts` gets documents, tokens, dropped and dropped_tokens."""
         counts = collections.Counter() if counts is None else counts
         for text in documents:
-            tokens = vocabulary.encode(text)
+            tokens, document = vocabulary.encode(text), _number(text)
             kept = len(tokens) - (len(tokens) % self.length if len(tokens) % self.length < self.minimum else 0)
             counts.update(documents=1, tokens=kept, dropped=int(kept == 0), dropped_tokens=len(tokens) - kept)
             for begin in range(0, kept, self.length):
-                yield {"tokens": tokens[begin : begin + self.length], "document": _number(text)}
+                yield {"tokens": tokens[begin : begin + self.length], "document": document}
 
 
 @dataclasses.dataclass(frozen=True)

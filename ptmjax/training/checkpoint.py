@@ -71,12 +71,18 @@ class Checkpoints:
         return None
 
     def params(self, like: PyTree) -> tuple[int, PyTree] | None:
-        """(step, parameters) of the newest step that can be read; the folder is left as it is."""
-        for step in reversed(self.steps()):
+        """(step, parameters) of the newest step that can be read; the folder is left as it is.
+
+        A run that goes on beside may delete a step while it is read: it has saved a newer one before.
+        """
+        tried = set()
+        while left := set(self.steps()) - tried:
+            tried.add(step := max(left))
             found, fault = self.attempt(step, functools.partial(part, like=like))
             if found is not None:
                 return step, found["params"]
-            self.say(f"checkpoint {self.folder / str(step)} cannot be read and is passed over: {fault}")
+            if step in self.steps():
+                self.say(f"checkpoint {self.folder / str(step)} cannot be read and is passed over: {fault}")
         return None
 
     def attempt(self, step: int, read: Callable[[epath.Path], tuple[PyTree, Mapping[str, int]]]) -> tuple[PyTree | None, str]:

@@ -75,8 +75,8 @@ class Stage:
 class Every:
     """How often, in steps; 0 is never. The last step of a stage is always logged, evaluated and saved.
 
-    nonfinite: after so many steps in a row that were not finite (make_step) the run stops. It is looked at where the host waits for
-    the device anyway, at steps that are logged, evaluated or saved, and before the latter two.
+    nonfinite: after so many steps in a row that were not finite (make_step), or a whole stage of them, the run stops. It is looked
+    at where the host waits for the device anyway, at steps that are logged, evaluated or saved, and before the latter two.
     """
 
     log: int = 10
@@ -195,7 +195,7 @@ def run_stage(run: Run, stage: Stage, plan: Plan, state: TrainState, begin: int,
                 tell(run, "trained", line, seconds, tokens)
                 tokens = 0
             if any(due(step, end, every) for every in (run.every.log, run.every.evaluate, run.every.save)):
-                check_finite(run.every.nonfinite, step, state, batch)
+                check_finite(min(run.every.nonfinite, end - begin), step, state, batch)
             if due(step, end, run.every.evaluate):
                 for name, heldout in stage.heldout.items():
                     found = evaluate(plan, eval_fn, state.params, step, heldout(rows_sharding(run.mesh), stage.rows))
@@ -216,8 +216,8 @@ def check_finite(limit: int, step: int, state: TrainState, batch: Batch) -> None
     ids = np.asarray(index if jax.process_count() == 1 else multihost_utils.process_allgather(index, tiled=True)).tolist()
     shown = ", ".join(map(str, ids[:SHOWN])) + f" ... ({len(ids)} in all)" * (len(ids) > SHOWN)
     raise UserError(f"gradient or parameters were not finite in steps {step - in_a_row + 1} to {step}, the last of which read the records "
-                    f"{shown}: lower the rate, or mend these records, and start again from the last checkpoint (Every.nonfinite = {limit} "
-                    "stopped the run)")
+                    f"{shown}: lower the rate, or mend these records, and start again from the last checkpoint ({limit} such steps in "
+                    "a row stop a run: Every.nonfinite)")
 
 
 def due(step: int, end: int, every: int) -> bool:

@@ -32,6 +32,8 @@ class Lines:
         self.path = epath.Path(path)
         if keep and not self.path.exists():
             say(f"{path} is gone: the lines of steps 1 to {keep} are lost, the run goes on without them")
+        elif keep and not self.path.stat().length:  # emptied, or none was due
+            say(f"{path} holds no line of the steps 1 to {keep} that are done, the run goes on without them")
         with on_disk(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             text = "".join(json.dumps(line) + "\n" for line in read_lines(self.path) if line["step"] <= keep)

@@ -175,6 +175,9 @@ def test_inspect_and_list(ptmjax):
     (["--gin.AdamW.eps=-1.0"], "--gin.AdamW.eps: "),
     (["--gin.AdamW.clip=0.0"], "--gin.AdamW.clip: "),
     (["--gin.AdamW.decay=-5.0"], "--gin.AdamW.decay: "),
+    (["--gin.linear.peak=1e300"], "--gin.linear.peak: linear.peak is 1e+300; it must be above 0 and a number in float32"),
+    (["--gin.Experiment.optimizer=None"], "Experiment.optimizer is None: bind one of"),
+    (["--gin.Experiment.init_from=''"], "Experiment.init_from names no folder"),
     (["--processes=2"], "--coordinator"),
     (["--sped=3"], "--sped"),
 ])
@@ -202,6 +205,11 @@ def test_what_is_said_of_one_stage_alone_by_mistake_is_refused(ptmjax, tmp_path,
     code, out, err = ptmjax("train", "--gin_file=two.gin", f"--workdir={tmp_path / 'never'}", *more)
     assert code == 2 and len(err.splitlines()) == 1 and words in err, out + err
     assert not (tmp_path / "never").exists()
+
+
+def test_a_run_of_skipped_steps_alone_is_no_success(ptmjax):
+    code, _, err = train(ptmjax, "--workdir=skipped", "--gin.AdamW.decay=1e30")
+    assert code == 2 and err.count("\n") == 1 and "not finite in steps 1 to 4" in err and "Every.nonfinite" in err
 
 
 def test_the_rate_of_two_stages_falls_to_the_end_of_both(ptmjax, home):
@@ -233,6 +241,16 @@ def test_a_folder_that_is_something_else_is_left_alone(ptmjax, home):
         assert code == 2 and words in err and len(err.splitlines()) == 1
 
 
+def test_settings_that_are_gone_from_the_folder_are_written_again(ptmjax, short):
+    (short / "config.gin").write_text("")
+    for words in (["train", "--gin_file=tiny.gin", "--gin.STEPS=2"], ["eval"]):
+        code, _, err = ptmjax(*words, "--workdir=short")
+        assert code == 2 and err.count("\n") == 1 and "short/config.gin holds no settings" in err and "delete it" in err
+    (short / "config.gin").unlink()
+    assert train(ptmjax, "--workdir=short", "--gin.STEPS=2")[0] == 0
+    assert ptmjax("eval", "--workdir=short")[0] == 0
+
+
 def test_scores_that_are_not_finite_and_lost_metrics_are_told(ptmjax, home, monkeypatch):
     assert train(ptmjax, "--workdir=lost", "--gin.STEPS=2")[0] == 0
     read = session.parameters
@@ -246,8 +264,10 @@ def test_scores_that_are_not_finite_and_lost_metrics_are_told(ptmjax, home, monk
     assert code == 2 and len(err.splitlines()) == 1 and "metrics.jsonl holds no evaluation" in err
     assert (home / "lost/summary.json").read_text() == before
     (home / "lost/metrics.jsonl").unlink()
+    (home / "lost/timing.jsonl").write_text("")
     code, out, err = train(ptmjax, "--workdir=lost", "--gin.STEPS=4")
-    assert code == 0 and not err and "metrics.jsonl is gone: the lines of steps 1 to 2 are lost, the run goes on without them" in out
+    assert code == 0 and not err and "timing.jsonl holds no line of the steps 1 to 2 that are done" in out
+    assert "metrics.jsonl is gone: the lines of steps 1 to 2 are lost, the run goes on without them" in out
     assert [line["step"] for line in read_lines(home / "lost/metrics.jsonl")] == [3, 4, 4]
 
 

@@ -19,6 +19,8 @@ from ptmjax.models.network import Network
 from ptmjax.objectives.base import Encoding
 from ptmjax.objectives.token import Mlm
 from ptmjax.training.build import Build
+from ptmjax.training.optimizer import AdamW
+from ptmjax.training.schedules import constant
 from ptmjax.types import UserError
 
 V = SentencePiece(str(Path(__file__).parents[2] / "tasks/shipped/en_pd_4096.model"))
@@ -93,7 +95,7 @@ def sea(tmp_path, monkeypatch, **more):
     text = tmp_path / "t.txt"
     text.write_text("\n\n".join(f"Document {i} of the sea and the whale, and of more." for i in range(60)))
     monkeypatch.setattr(Data, "task", Task("static", str(text), V, Blocks(16, minimum=12), Masking(V, 18, rate=0.5), holdout=6))
-    return Experiment({}, [stage(**more), stage(**more), stage(**more)], None, seed=2**32 - 1).data(tmp_path / "cache")
+    return Experiment({}, [stage(**more), stage(**more), stage(**more)], AdamW(constant(1e-3)), seed=2**32 - 1).data(tmp_path / "cache")
 
 
 @pytest.mark.parametrize("more", [{}, {"streams": True}, {"dupe_factor": 1}])

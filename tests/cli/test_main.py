@@ -5,11 +5,12 @@ import sys
 import textwrap
 import time
 
+import jax
 import pytest
 
 import ptmjax
 import ptmjax.cli
-from ptmjax.cli.main import commands, main
+from ptmjax.cli.main import _told, commands, main
 
 COMMANDS = {
     "hail": '''
@@ -21,13 +22,19 @@ COMMANDS = {
         def add_arguments(parser):
             parser.add_argument("words", nargs="*")
             parser.add_argument("--times", type=int, default=1)
-            parser.add_argument("--fail", choices=["user", "stop", "bug"])
+            parser.add_argument("--fail", choices=["user", "stop", "bug", "disk", "memory", "reader"])
 
         def run(args):
             if args.fail == "user":
                 raise UserError("no such whale: look elsewhere\\n  In call to configurable 'x'")
             if args.fail == "stop":
                 raise KeyboardInterrupt
+            if args.fail == "memory":
+                raise MemoryError
+            if args.fail == "reader":
+                raise BrokenPipeError
+            if args.fail == "disk":
+                raise OSError(28, "No space left on device")
             if args.fail == "bug":
                 raise ZeroDivisionError("a bug")
             print(" ".join(args.words * args.times), os.environ["TF_CPP_MIN_LOG_LEVEL"])
@@ -90,6 +97,8 @@ def test_gin_options(capsys):
         (["tuned", "--gin-file=a"], ["--gin-file", "'--gin_file'"]),
         (["tuned", "a.gin"], ["a.gin"]),
         (["hail", "--fail=user"], ["no such whale: look elsewhere"]),
+        (["hail", "--fail=disk"], ["the output cannot be written (No space left on device): make room"]),
+        (["hail", "--fail=memory"], ["no memory is left (MemoryError)", "Stage.batch"]),
     ],
 )
 def test_a_users_fault_is_one_line_and_exit_code_2(capsys, argv, words):
@@ -102,6 +111,22 @@ def test_the_traceback_on_demand(capsys, monkeypatch):
     monkeypatch.setenv("PTMJAX_TRACEBACK", "1")
     assert main(["hail", "--fail=user"]) == 2
     assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text, told", [
+    ("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes.\nmore", "no memory is left (RESOURCE_EXHAUSTED: Out of memory"),
+    ("UNKNOWN: Gloo AllGather failed: Connection closed by peer", "another process of this run is gone (UNKNOWN: Gloo"),
+    ("INTERNAL: a fault of the code", None),
+])
+def test_faults_of_a_device(text, told, monkeypatch):
+    monkeypatch.setattr(jax.distributed, "is_initialized", lambda: True)
+    line = _told(jax.errors.JaxRuntimeError(text))
+    assert line is told is None or told in line and "\n" not in line
+
+
+def test_who_reads_the_output_may_go(capsys):
+    assert main(["hail", "--fail=reader"]) == 141
+    assert capsys.readouterr() == ("", "")
 
 
 def test_ctrl_c_is_130_and_a_bug_is_a_traceback(capsys):

@@ -21,6 +21,7 @@ from ptmjax.data.pairs import Pairs
 from ptmjax.data.spans import Spans
 from ptmjax.data.vocabulary import SentencePiece
 from ptmjax.types import UserError
+from tests import readouts
 
 V = SentencePiece(str(Path(__file__).parents[2] / "tasks/shipped/en_pd_4096.model"), sentinels=20)
 RECORDS = [{"tokens": np.array([5, 5, 5, 6 + i % 3] * 5, np.int32), "starts": np.array([0, 7, 14], np.int32),
@@ -131,6 +132,12 @@ MASKED = {"step": 4, "set": "validation", "records": 3, "loss": 3.0, "mlm": 3.0,
 RTD = {"step": 4, "set": "validation", "records": 3, "loss": 3.0, "f1": 0.5, "replaced": 0.1}
 
 
+def test_the_table_of_the_demos():
+    found = {"mlm": 4.0, "accuracy": 0.2, "unigram": 6.0, "majority": 0.05, "nsp_recall_0": 0.5, "nsp_recall_1": 0.7}
+    control = found | {"mlm": 6.1, "accuracy": 0.04, "nsp_recall_1": 0.5}
+    assert readouts.rows(found, control) == [("mlm", 4.0, 6.1, 6.0), ("accuracy", 0.2, 0.04, 0.05), ("balanced accuracy of nsp", pytest.approx(0.6), 0.5, 0.5)]
+
+
 def concluded(tmp_path, last, control):
     """What `ptmjax train` says after its last step, with such a control beside its gin file."""
     for name in ("metrics.jsonl", "timing.jsonl"):
@@ -145,17 +152,18 @@ def concluded(tmp_path, last, control):
 
 def test_a_control_of_the_same_data_is_shown_with_its_steps(tmp_path):
     said = concluded(tmp_path, MASKED, json.dumps(GOOD))
-    assert "own position (7 steps)" in said and "6.280" in said and "not shown" not in said
+    assert "recorded control (7 steps)" in said and "6.280" in said and "not shown" not in said
+    assert "recorded control, memory cut (7 steps)" in concluded(tmp_path, MASKED, json.dumps(GOOD | {"control": "memory cut"}))
     assert json.loads((tmp_path / "summary.json").read_text())["data"] == OF
     (tmp_path / "without").mkdir()
-    assert "own position" not in (said := concluded(tmp_path / "without", MASKED, None)) and "not shown" not in said
+    assert "recorded control" not in (said := concluded(tmp_path / "without", MASKED, None)) and "not shown" not in said
 
 
 def test_a_summary_is_a_control(tmp_path):
     """The way to make one: copy the summary.json of the control run beside the gin file."""
     concluded(tmp_path, MASKED, None)
     said = concluded(tmp_path, MASKED | {"mlm": 1.0}, (tmp_path / "summary.json").read_text())
-    assert "own position (4 steps)" in said and "3.000" in said and "1.000" in said
+    assert "recorded control (4 steps)" in said and "3.000" in said and "1.000" in said
 
 
 @pytest.mark.parametrize("last, control, why", [
@@ -172,7 +180,7 @@ def test_a_summary_is_a_control(tmp_path):
 def test_another_control_is_one_line_and_the_run_succeeds(tmp_path, last, control, why):
     said = concluded(tmp_path, last, "{half" if control is None else json.dumps(control))
     (line,) = [line for line in said.splitlines() if "not shown" in line]
-    assert re.search(why, line) and "mine.control.json" in line and "own position" not in said and "curve.png" in said
+    assert re.search(why, line) and "mine.control.json" in line and "steps)" not in said and "curve.png" in said
 
 
 def test_a_gin_file_that_is_gone_is_one_line(tmp_path, monkeypatch):

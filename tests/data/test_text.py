@@ -154,6 +154,12 @@ def test_sentences(text, want):
     assert sentences(text) == want
 
 
+def test_a_long_row_of_stops_is_read_once():
+    """A square of its length would take hours."""
+    dots = "." * 1_000_000
+    assert sentences(f"{dots}a b. {dots} c") == [f"{dots}a b.", dots, "c"]
+
+
 @settings(derandomize=True, deadline=None)
 @given(st.text(st.sampled_from("ab .!?\"')\n。！」") | st.characters()))
 def test_sentences_lose_only_space(text):

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ptmjax.data import windows
 from ptmjax.data.loader import Source
 from ptmjax.data.masking import Masking
 from ptmjax.data.order import Sequential, counter
@@ -27,6 +28,13 @@ def test_blocks(abc):
     number = [r["document"].item() for r in made]
     assert number[0] == number[1] == number[3] != number[2]  # the same text is the same document
     assert all(r["tokens"].dtype == np.int32 and r["document"].dtype == np.int32 and r["document"].shape == (1,) for r in made)
+
+
+def test_a_long_document_is_numbered_once(abc, monkeypatch):
+    """Not once a block, which would take the square of its length."""
+    seen = []
+    monkeypatch.setattr(windows, "_number", lambda text: seen.append(text) or np.zeros(1, np.int32))
+    assert len(list(Blocks(3)([" ".join("a" * 999)], abc))) == 333 and len(seen) == 1
 
 
 def test_blocks_keep_a_corpus_shorter_than_one_block(abc):

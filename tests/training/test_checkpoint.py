@@ -354,6 +354,26 @@ def test_parameters_alone(folder):
         Checkpoints(folder).params({**wanted, "w": jax.ShapeDtypeStruct((2, 2), jnp.float32, sharding=wanted["w"].sharding)})
 
 
+def test_a_step_that_the_run_deletes_while_it_is_read(tmp_path):
+    """Runs keep few steps: a reader beside one begins again with what has come since."""
+    wanted, said = like(state_of(1)["params"]), []
+    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1)
+    checkpoints.save(3, state_of(3))
+    checkpoints.wait()
+    reader = Checkpoints(tmp_path / "checkpoints", say=said.append)
+    read = reader.attempt
+
+    def late(step, how):
+        if step == 3:
+            checkpoints.save(6, state_of(6))
+            checkpoints.wait()
+        return read(step, how)
+
+    reader.attempt = late
+    step, params = reader.params(wanted)
+    assert step == 6 and bits(params) == bits(state_of(6)["params"]) and not said and reader.steps() == [6]
+
+
 # ------------------------------------------------------------------ disks
 def test_a_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "file").write_text("")

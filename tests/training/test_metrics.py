@@ -91,7 +91,7 @@ def test_lines_that_are_gone_are_told(tmp_path):
     said = []
     Lines(tmp_path / "metrics.jsonl", 0, said.append).close()
     Lines(tmp_path / "metrics.jsonl", 4, said.append).close()
-    assert said == []
+    assert len(said) == 1 and "metrics.jsonl holds no line of the steps 1 to 4 that are done, the run goes on" in said.pop()
     (tmp_path / "metrics.jsonl").unlink()
     Lines(tmp_path / "metrics.jsonl", 4, said.append).close()
     assert len(said) == 1 and "metrics.jsonl is gone: the lines of steps 1 to 4 are lost, the run goes on without them" in said[0]
