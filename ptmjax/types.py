@@ -19,7 +19,7 @@ Batch = Mapping[str, Array]
 PyTree = Any
 
 
-FLOAT32 = 3.4028234e38  # the greatest
+FLOAT32, LEAST = 3.4028234e38, 1.4e-45  # the greatest, and the least above 0
 INT32 = 2**31 - 1  # steps, rows and ids are counted in int32 on a device
 
 
@@ -41,10 +41,10 @@ def at_least(least: float, **values: float) -> None:
 
 
 def above_zero(**values: float) -> None:
-    """UserError where a named number is not, or not finite."""
+    """UserError where a named number is not, in float32, or not finite there."""
     for name, value in values.items():
-        if not 0 < value <= FLOAT32:
-            raise UserError(f"{name} is {value}; it must be above 0" + " and a number in float32" * (value > 0))
+        if not LEAST <= value <= FLOAT32:
+            raise UserError(f"{name} is {value}; it must be above 0, and a number in float32")
 
 
 def at_most(most: float, **values: float) -> None:

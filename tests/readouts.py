@@ -4,6 +4,7 @@ python -m tests.readouts FOLDER [--record] [settings of `ptmjax train`]     --re
 A second call goes on where the first stopped.
 """
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -31,9 +32,9 @@ def rows(found: dict, control: dict) -> list[tuple[str, float, float, float]]:
     return out + [(what, x, of_control[what], without) for what, x, without in readout.measures(found)]
 
 
-def record(name: str, folder: str, control: dict) -> None:
+def record(name: str, control: dict, words: list[str]) -> None:
     binding, what = CONTROLS[name]
-    command = f"ptmjax train --gin_file={name}.gin --workdir={folder} {binding}"
+    command = shlex.join(["ptmjax", "train", f"--gin_file={name}.gin", "--workdir=control", *words, binding])
     held = {"command": command, "control": what, **{k: x for k, x in control.items() if k != "seconds"}}
     (gin_folder() / f"{name}.control.json").write_text(json.dumps(held, indent=1) + "\n")
 
@@ -45,10 +46,12 @@ def main(folder: str, *words: str) -> None:
         found = trained(name, Path(folder) / name, keep)
         control = trained(name, Path(folder) / f"{name}_control", [*keep, binding])
         if len(keep) < len(words):
-            record(name, folder, control)
+            record(name, control, keep)
         table += [f"| {name} | {what} | {' | '.join(map(readout.shown, numbers))} |" for what, *numbers in rows(found, control)]
     print("\n".join(table))
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 2 or sys.argv[1].startswith("-"):
+        sys.exit(__doc__)
     main(*sys.argv[1:])

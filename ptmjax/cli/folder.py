@@ -130,7 +130,7 @@ def check_is_run(workdir: epath.Path) -> None:
     if workdir.exists() and not workdir.is_dir():
         raise UserError(f"--workdir {workdir} is a file: name a folder")
     there = {p.name for p in workdir.iterdir()} if workdir.is_dir() else set()
-    if not {config.SAVED, DATA} & there and there - {f"{config.SAVED}.partial", LOCK}:
+    if config.SAVED not in there and not {DATA, "checkpoints"} <= there and there - {f"{config.SAVED}.partial", LOCK}:
         raise UserError(f"--workdir {workdir} holds files that are no ptmjax run: name a new or empty folder")
 
 

@@ -1,4 +1,5 @@
-"""`ptmjax COMMAND [options]`: finds the command's file, reads its options, and turns a UserError into one line.
+"""`ptmjax COMMAND [options]`: finds the command's file, reads its options, and turns a fault that its user can mend
+into one line.
 
 A command is a module of ptmjax/cli with HELP (one line, a literal), add_arguments(parser) and run(args) -> exit code.  Only the
 one asked for is imported, so `ptmjax --help` needs no jax.
@@ -43,10 +44,13 @@ def commands() -> dict[str, str]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit code: 0, 2 for a fault that the user can mend, 130 for Ctrl-C.  PTMJAX_TRACEBACK=1 shows where a fault came from."""
+    """Exit code: 0, 2 for a fault that the user can mend, 130 for Ctrl-C, 141 where who reads the output has gone.
+    PTMJAX_TRACEBACK=1 shows where a fault came from."""
     quiet.set_levels()
     try:
-        return _run(sys.argv[1:] if argv is None else argv)
+        code = _run(sys.argv[1:] if argv is None else argv)
+        sys.stdout.flush()  # here, where what the disk does is told
+        return code
     except KeyboardInterrupt:
         print("ptmjax: interrupted", file=sys.stderr)
         return interrupt.CODE
@@ -64,8 +68,8 @@ def main(argv: list[str] | None = None) -> int:
         return 2
 
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
-PEERS = re.compile("Gloo|DEADLINE_EXCEEDED|UNAVAILABLE|CANCELLED|ABORTED|oordination")
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+PEERS = re.compile("Gloo|[Cc]oordination|[Hh]eartbeat|peer")
 
 
 def _told(error: Exception) -> str | None:
@@ -81,7 +85,8 @@ def _told(error: Exception) -> str | None:
         return (f"no memory is left ({text[:120]}): take a smaller batch (Stage.batch, --batch) or fewer and shorter texts, raise "
                 "Stage.micro, or spread the run by Experiment.mesh")
     if device and jax.distributed.is_initialized() and PEERS.search(text):
-        return f"another process of this run is gone ({text[:120]}): start all of them again, they go on from the last checkpoint"
+        return (f"another process of this run is gone ({text[:120]}): start all of them again, they go on from the last checkpoint "
+                "(PTMJAX_TRACEBACK=1 shows more)")
     return None
 
 

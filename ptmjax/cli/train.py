@@ -62,15 +62,21 @@ def run(args: argparse.Namespace) -> int:
     config.check_used()
     steps, described = experiment.steps, [folder.described(d) for d in data]
     with contextlib.ExitStack() as held:
-        changed = config.same_run(args.workdir) if jax.process_index() == 0 else []
-        first_alone(lambda: held.push(folder.take(args.workdir, described, steps)), f"--workdir {args.workdir}")
+        def take() -> None:
+            changed.extend(config.same_run(args.workdir))
+            held.push(folder.take(args.workdir, described, steps))
+
+        changed: list[str] = []
+        first_alone(take, f"--workdir {args.workdir}")
         console.print(f"{stages[-1].build.count():,} parameters, mesh {dict(mesh.shape)}", highlight=False)
         for d in data:  # on all processes: they wait for each other
             console.print(d.told(), highlight=False)
         if changed:
-            console.print(f"changed since the last call: {'; '.join(changed)} (a schedule that ends with the run is another from here on)",
-                          highlight=False, markup=False)
-        train(args, experiment, mesh, stages, console, born, readout.shown_masked(data[-1]))
+            longer = any("steps" in key.partition(":")[0].lower() for key in changed)
+            told = " (a rate that falls until the end of the run is another from here on)" * longer
+            console.print(f"changed since the last call: {'; '.join(changed)}{told}", highlight=False, markup=False)
+        views = {readout.shown_masked(d) for d in data}
+        train(args, experiment, mesh, stages, console, born, views.pop() if len(views) == 1 else "")
         if jax.process_index() == 0:
             conclude(args, data[-1], console, steps)
     return 0

@@ -211,7 +211,7 @@ def _fill(task: Task, split: str, what: dict, part: Path, workers: int | None, p
             f"(one document in {task.holdout} is validation, by hash): give more or longer documents"
         )
     np.save(part / "counts.npy", ids, allow_pickle=False)
-    manifest = {**what, "task": task.name, "counts": dict(sorted(faults.items())), "ids": digest(ids), "files": shards}
+    manifest = {**what, "task": task.name, "counts": dict(sorted(faults.items())), "counts_crc": digest(ids), "files": shards}
     (part / "manifest.json").write_text(json.dumps(manifest, indent=1))
 
 
@@ -284,9 +284,10 @@ class Records(Sequence):
         """int64 [V]: how often each id occurs in the records."""
         try:
             counts = np.load(self.folder / "counts.npy", allow_pickle=False)
-        except (OSError, ValueError, EOFError) as e:
+            found = digest(counts)
+        except (OSError, ValueError, TypeError, EOFError) as e:
             raise self._damaged("counts.npy", "cannot be read") from e
-        if digest(counts) != self.manifest.get("ids", digest(counts)):  # older caches do not tell
+        if counts.dtype != np.int64 or found != self.manifest.get("counts_crc", found):  # older caches do not tell
             raise self._damaged("counts.npy", "holds other numbers than were counted")
         return counts
 

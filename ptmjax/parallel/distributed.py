@@ -25,13 +25,18 @@ def start(coordinator: str | None = None, processes: int | None = None, process:
         try:
             jax.distributed.initialize()
         except ValueError as e:
-            raise UserError("--distributed: no cluster tells of its processes here: leave it away on one machine, or name "
+            raise UserError("--distributed: no cluster tells of its processes here: leave it out on one machine, or name "
                             "them by --coordinator, --processes and --process") from e
 
 
 def everywhere(ok: bool) -> bool:
     """Whether ok is true on all processes."""
     return ok if jax.process_count() == 1 else bool(multihost_utils.process_allgather(np.array([ok])).all())
+
+
+def of_the_first(value: int) -> int:
+    """Process 0's value (int32), on all processes."""
+    return value if jax.process_count() == 1 else int(multihost_utils.broadcast_one_to_all(np.int32(value)))
 
 
 def first_alone(act: Callable[[], object], what: str) -> None:

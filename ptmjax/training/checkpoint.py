@@ -4,6 +4,7 @@ A step is kept with a check sum of each leaf (sums_of), so that a bit that flipp
 by leaf, by path: a node without leaves (a link of an optimizer that keeps nothing) may come and go between versions.
 """
 import contextlib
+import errno
 import functools
 import itertools
 import logging
@@ -20,7 +21,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from orbax.checkpoint import v1 as ocp
 
-from ptmjax.parallel.distributed import everywhere
+from ptmjax.parallel.distributed import everywhere, of_the_first
 from ptmjax.types import PyTree, UserError
 
 FORMAT = 2  # raise it when paths, shapes or meanings of leaves change
@@ -73,11 +74,12 @@ class Checkpoints:
     def params(self, like: PyTree) -> tuple[int, PyTree] | None:
         """(step, parameters) of the newest step that can be read; the folder is left as it is.
 
-        A run that goes on beside may delete a step while it is read: it has saved a newer one before.
+        A run that goes on beside may delete a step while it is read: it has saved a newer one before. All processes read the step
+        that process 0 finds.
         """
-        tried = set()
-        while left := set(self.steps()) - tried:
-            tried.add(step := max(left))
+        tried = {-1}
+        while (step := of_the_first(max(set(self.steps()) - tried, default=-1))) not in tried:
+            tried.add(step)
             found, fault = self.attempt(step, functools.partial(part, like=like))
             if found is not None:
                 return step, found["params"]
@@ -94,7 +96,8 @@ class Checkpoints:
         except (UserError, MemoryError, jax.errors.JaxRuntimeError):
             raise
         except Exception as e:  # whatever a damaged file makes of Orbax
-            if isinstance(cause_of(e), OSError) and not isinstance(cause_of(e), DAMAGE):
+            cause = cause_of(e)
+            if isinstance(cause, OSError) and not isinstance(cause, DAMAGE) and cause.errno != errno.ESTALE:
                 raise UserError(f"checkpoint {self.folder / str(step)} cannot be opened ({reason_of(e)}): mend that and start again") from e
             fault = e
         if everywhere(fault is None):  # before the sums, which all processes make together

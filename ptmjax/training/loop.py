@@ -180,10 +180,11 @@ def run_stage(run: Run, stage: Stage, plan: Plan, state: TrainState, begin: int,
     """Steps begin + 1 .. end, from where the state stands. At a step: log, evaluate, save, in this order, so that a
     restored step has all its lines."""
     step_fn, eval_fn = make_step(plan), make_eval(plan.build, plan.objective, plan.seed)
-    batches = stage.batches(rows_sharding(run.mesh), stage.rows, int(state.step) - begin)
+    start = int(state.step)
+    batches = stage.batches(rows_sharding(run.mesh), stage.rows, start - begin)
     since, tokens = time.perf_counter(), 0
     with jax.set_mesh(run.mesh):
-        for step in range(int(state.step) + 1, end + 1):
+        for step in range(start + 1, end + 1):
             interrupt.check()
             batch = next(batches)
             state, metrics = step_fn(state, batch)
@@ -195,7 +196,7 @@ def run_stage(run: Run, stage: Stage, plan: Plan, state: TrainState, begin: int,
                 tell(run, "trained", line, seconds, tokens)
                 tokens = 0
             if any(due(step, end, every) for every in (run.every.log, run.every.evaluate, run.every.save)):
-                check_finite(min(run.every.nonfinite, end - begin), step, state, batch)
+                check_finite(run.every.nonfinite, step, state, batch, end - start if step == end else None)
             if due(step, end, run.every.evaluate):
                 for name, heldout in stage.heldout.items():
                     found = evaluate(plan, eval_fn, state.params, step, heldout(rows_sharding(run.mesh), stage.rows))
@@ -207,17 +208,18 @@ def run_stage(run: Run, stage: Stage, plan: Plan, state: TrainState, begin: int,
     return state
 
 
-def check_finite(limit: int, step: int, state: TrainState, batch: Batch) -> None:
-    """UserError, on all processes, where none of the `limit` steps up to this one was finite. Nothing of them is saved."""
+def check_finite(limit: int, step: int, state: TrainState, batch: Batch, all_steps: int | None = None) -> None:
+    """UserError, on all processes, where none of the `limit` steps up to this one was finite, or, at the end, none of `all_steps`.
+    Nothing of them is saved."""
     in_a_row = int(state.loop["in_a_row"])
-    if limit == 0 or in_a_row < limit:
+    if limit == 0 or in_a_row < min(limit, all_steps or limit):
         return
     index = batch["index"]
     ids = np.asarray(index if jax.process_count() == 1 else multihost_utils.process_allgather(index, tiled=True)).tolist()
     shown = ", ".join(map(str, ids[:SHOWN])) + f" ... ({len(ids)} in all)" * (len(ids) > SHOWN)
     raise UserError(f"gradient or parameters were not finite in steps {step - in_a_row + 1} to {step}, the last of which read the records "
-                    f"{shown}: lower the rate, or mend these records, and start again from the last checkpoint ({limit} such steps in "
-                    "a row stop a run: Every.nonfinite)")
+                    f"{shown}: lower the rate, or mend these records, and start again from the last checkpoint (Every.nonfinite = {limit} "
+                    "such steps in a row, or a stage of nothing else, stop a run)")
 
 
 def due(step: int, end: int, every: int) -> bool:

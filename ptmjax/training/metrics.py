@@ -25,7 +25,7 @@ class Lines:
     """A file of JSON lines with a `step` each. On opening, lines past step `keep` (and a half-written last one) are cut.
 
     A disk that is full or cannot be written is a UserError. `say` hears where the file of a run that stands at step `keep` is
-    gone: nothing brings its lines back, and the checkpoints are whole, so the run goes on.
+    gone or empty: nothing brings its lines back, and the checkpoints are whole, so the run goes on.
     """
 
     def __init__(self, path: epath.PathLike, keep: int, say: Callable[[str], None] = print):

@@ -175,7 +175,7 @@ def test_inspect_and_list(ptmjax):
     (["--gin.AdamW.eps=-1.0"], "--gin.AdamW.eps: "),
     (["--gin.AdamW.clip=0.0"], "--gin.AdamW.clip: "),
     (["--gin.AdamW.decay=-5.0"], "--gin.AdamW.decay: "),
-    (["--gin.linear.peak=1e300"], "--gin.linear.peak: linear.peak is 1e+300; it must be above 0 and a number in float32"),
+    (["--gin.linear.peak=1e300"], "--gin.linear.peak: linear.peak is 1e+300; it must be above 0, and a number in float32"),
     (["--gin.Experiment.optimizer=None"], "Experiment.optimizer is None: bind one of"),
     (["--gin.Experiment.init_from=''"], "Experiment.init_from names no folder"),
     (["--processes=2"], "--coordinator"),
@@ -225,9 +225,11 @@ def test_the_rate_of_two_stages_falls_to_the_end_of_both(ptmjax, home):
 def test_a_folder_that_is_something_else_is_left_alone(ptmjax, home):
     (home / "other").mkdir()
     (home / "other/thesis.txt").write_text("years of work")
+    (home / "texts").mkdir()
+    (home / "texts/data.json").write_text('[{"text": "mine"}]')
     assert train(ptmjax, "--workdir=run2", "--gin.STEPS=2")[0] == 0
     before = {p: p.read_bytes() for p in (home / "run2").rglob("*") if p.is_file()}
-    for folder, more, words in (("other", [], "no ptmjax run"), ("my.txt", [], "is a file"), ("my.txt/below", [], "my.txt"),
+    for folder, more, words in (("other", [], "no ptmjax run"), ("my.txt", [], "is a file"), ("my.txt/below", [], "my.txt"), ("texts", [], "no ptmjax run"),
                                 ("run2", ["--gin.AdamW.b2=0.9"], "b2"), ("run2", ["--gin.Experiment.seed=3"], "seed")):
         code, out, err = train(ptmjax, f"--workdir={folder}", "--gin.STEPS=2", *more)
         assert code == 2 and len(err.splitlines()) == 1 and words in err, (folder, out, err)

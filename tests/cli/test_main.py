@@ -127,6 +127,17 @@ def test_faults_of_a_device(text, told, monkeypatch):
 def test_who_reads_the_output_may_go(capsys):
     assert main(["hail", "--fail=reader"]) == 141
     assert capsys.readouterr() == ("", "")
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run([sys.executable, "-m", "ptmjax", "--help"], stdout=write, stderr=subprocess.PIPE, text=True)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_a_full_disk_behind_the_output_is_one_line():
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-m", "ptmjax", "--help"], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2 and done.stderr == "ptmjax: error: the output cannot be written (No space left on device): make room, or write elsewhere\n"
 
 
 def test_ctrl_c_is_130_and_a_bug_is_a_traceback(capsys):

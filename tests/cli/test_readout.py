@@ -12,6 +12,7 @@ import pytest
 import rich.console
 from etils import epath
 
+from ptmjax import gin_folder
 from ptmjax.cli import readout, train
 from ptmjax.data import records
 from ptmjax.data.loader import Source
@@ -135,6 +136,7 @@ RTD = {"step": 4, "set": "validation", "records": 3, "loss": 3.0, "f1": 0.5, "re
 def test_the_table_of_the_demos():
     found = {"mlm": 4.0, "accuracy": 0.2, "unigram": 6.0, "majority": 0.05, "nsp_recall_0": 0.5, "nsp_recall_1": 0.7}
     control = found | {"mlm": 6.1, "accuracy": 0.04, "nsp_recall_1": 0.5}
+    assert readouts.CONTROLS.keys() == {path.stem for path in gin_folder().glob("*_demo.gin")}
     assert readouts.rows(found, control) == [("mlm", 4.0, 6.1, 6.0), ("accuracy", 0.2, 0.04, 0.05), ("balanced accuracy of nsp", pytest.approx(0.6), 0.5, 0.5)]
 
 

@@ -172,7 +172,7 @@ def test_damaged_caches_are_named(task, tmp_path):
         write = lambda folder: (folder / "manifest.json").write_bytes(broken.encode(errors="surrogateescape"))
         assert "manifest.json" in damaged(write), broken
     assert "counts.npy" in damaged(lambda folder: (folder / "counts.npy").write_bytes(b""))
-    for other in (lambda ids: ids[:-1], lambda ids: ids ^ 1):
+    for other in (lambda ids: ids[:-1], lambda ids: ids ^ 1, lambda ids: ids.astype("m8[s]")):
         change = lambda folder: np.save(folder / "counts.npy", other(np.load(folder / "counts.npy")))
         assert "counts.npy holds other numbers than were counted" in damaged(change)
     with pytest.raises(UserError, match="manifest.json"):
