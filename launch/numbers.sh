@@ -5,6 +5,6 @@ cd "$(dirname "$0")/.."
 out=$(realpath -m "${1:-numbers.json}")
 lines=$(mktemp)
 trap 'rm -f "$lines"' EXIT
-PTMJAX_NUMBERS=$lines bash launch/test.sh -m "" tests/models tests/systems tests/training tests/test_resume.py tests/test_processes.py >&2
+PTMJAX_NUMBERS=$lines bash launch/test.sh -m "" tests/models tests/convert/test_real.py tests/systems tests/training tests/test_resume.py tests/test_processes.py >&2
 .venv/bin/python tests/house.py "$lines" "$out"
 echo "$out"

@@ -52,3 +52,20 @@ def number(request):
                 file.write(json.dumps({"test": request.node.nodeid, "name": name, "value": value}) + "\n")
 
     return tell
+
+
+@pytest.fixture
+def near(number, request):
+    """near(what, ours, theirs): equal to 1e-5 of the greatest; the worst of each `what` is a line of the table of parity."""
+    from tests.models.bert import off
+
+    worst, kind = {}, getattr(request.node, "callspec", None)
+    system = request.module.__name__.rpartition("test_parity_")[2] + f" {kind.id}" * (kind is not None)
+
+    def check(what: str, ours, theirs) -> None:
+        worst[what] = max(worst.get(what, 0.0), difference := off(ours, theirs))
+        assert difference <= 1e-5, what
+
+    yield check
+    for what, x in worst.items():
+        number(f"parity | {system} | {what}", float(x))

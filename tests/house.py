@@ -41,4 +41,7 @@ def house() -> dict:
 
 if __name__ == "__main__":
     told = [json.loads(line) for line in Path(sys.argv[1]).read_text().splitlines()]
-    Path(sys.argv[2]).write_text(json.dumps({"house": house(), "tests": {t["name"]: t["value"] for t in told}}, indent=1) + "\n")
+    named = {f"{t['test'].rpartition('::')[2]}: {t['name']}": t["value"] for t in told}
+    Path(sys.argv[2]).write_text(json.dumps({"house": house(), "tests": named}, indent=1) + "\n")
+    rows = sorted(f"| {t['name'].removeprefix('parity | ')} | {t['value']:.1e} |" for t in told if t["name"].startswith("parity | "))
+    print("\n".join(["| system | equal to transformers in | greatest relative difference |", "|---|---|---|", *rows]))

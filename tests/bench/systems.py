@@ -89,8 +89,7 @@ def tiny(system: System) -> System:
     """The same system, so small that only its running is tested."""
     small = Tower(1, 16, 2, 32)
     bindings = ("V=150", "D=16", "LAYERS=1", "HEADS=2", "HIDDEN=32")
-    more = {"t5": ("SIZE=8",), "electra": ("E=8", "GD=8", "GHEADS=1", "GHIDDEN=16"), "bert": ()}[system.kind]
-    more += () if system.kind == "t5" else ("SLOTS=3",)
+    more = {"t5": ("SIZE=8",), "electra": ("E=8", "GD=8", "GHEADS=1", "GHIDDEN=16", "SLOTS=3"), "bert": ("SLOTS_SHORT=3",)}[system.kind]
     found = dataclasses.replace(system, bindings=bindings + more, tower=small, vocabulary=150, rows=2, length=16, slots=3)
     if system.kind == "t5":
         return dataclasses.replace(found, slots=5, decoder=5)

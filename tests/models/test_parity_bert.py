@@ -12,7 +12,7 @@ import transformers
 from ptmjax.convert.bert import names
 from ptmjax.convert.names import present, push
 from ptmjax.types import Key, Keys
-from tests.models.bert import LENGTH, TYPES, VOCAB, batch, bert, off, pretraining, wild
+from tests.models.bert import LENGTH, TYPES, VOCAB, batch, bert, pretraining, wild
 
 NEAR = 1e-5
 
@@ -67,38 +67,39 @@ def test_the_name_map_uses_every_parameter(both):
     assert both[0]["used"] == both[0]["leaves"]
 
 
-def test_hidden_states_of_every_layer(both):
+def test_hidden_states_of_every_layer(both, near):
     ours, (theirs, _, _), real = both
     assert len(ours["hidden"]) == 3 == len(theirs.hidden_states) - 1
     for a, b in zip(ours["hidden"], theirs.hidden_states[1:]):
-        assert off(a[real], b.detach().numpy()[real]) <= NEAR
+        near("hidden states", a[real], b.detach().numpy()[real])
 
 
-def test_logits(both):
+def test_logits(both, near):
     ours, (theirs, _, _), real = both
     mlm, nsp = theirs.prediction_logits.detach().numpy()[real], theirs.seq_relationship_logits.detach().numpy()
     assert mlm.std() >= 1 and np.abs(nsp).max() >= 0.5  # small logits would hide a bug
-    assert off(np.asarray(ours["mlm"])[real][:, :VOCAB], mlm) <= NEAR
-    assert off(ours["nsp"], nsp) <= NEAR
+    near("logits", np.asarray(ours["mlm"])[real][:, :VOCAB], mlm)
+    near("logits", ours["nsp"], nsp)
     assert (np.asarray(ours["mlm"])[..., VOCAB:] <= -1e9).all() and ours["mlm"].shape[-1] == 256
 
 
-def test_losses(both):
+def test_losses(both, near):
     ours, (theirs, losses, _), _ = both
     assert set(ours["losses"]) == set(losses)
     for name, x in losses.items():
-        assert off(ours["losses"][name], x.item()) <= NEAR
-    assert off(ours["total"], theirs.loss.item()) <= NEAR
+        near("losses", ours["losses"][name], x.item())
+    near("losses", ours["total"], theirs.loss.item())
 
 
-def test_every_gradient(both):
+def test_every_gradient(both, near):
     ours, (_, _, grads), _ = both
     assert set(ours["grads"]) == set(grads)
     for name, g in grads.items():
         if name.endswith("self.key.bias"):  # softmax does not see a constant added to all its scores: the true gradient is 0
             assert max(np.abs(g).max(), np.abs(ours["grads"][name]).max()) <= NEAR
         else:
-            assert np.abs(g).max() > 1e-3 and off(ours["grads"][name], g) <= NEAR, name
+            assert np.abs(g).max() > 1e-3, name
+            near("gradients", ours["grads"][name], g)
 
 
 def test_the_padding_of_the_vocabulary_gets_no_gradient(both):

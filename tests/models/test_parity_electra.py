@@ -14,7 +14,7 @@ from ptmjax.convert.electra import names
 from ptmjax.convert.names import present, pull, push
 from ptmjax.objectives.rtd import Rtd
 from ptmjax.types import Key, Keys, slots
-from tests.models.bert import LENGTH, TYPES, VOCAB, batch, off, wild
+from tests.models.bert import LENGTH, TYPES, VOCAB, batch, wild
 from tests.models.electra import DISCRIMINATOR, EMBED, GENERATOR, electra
 
 NEAR = 1e-5
@@ -90,44 +90,45 @@ def test_the_name_maps_use_every_parameter(both):
     assert {owner for net in NETS for _, owner, *_ in present(names(build, net), build)} == set(build.leaves)
 
 
-def test_hidden_states_of_every_layer(both):
+def test_hidden_states_of_every_layer(both, near):
     ours, (made, told, _), b, _ = both
     real = np.asarray(b["segments"]) > 0
     for net, out in (("generator", made), ("discriminator", told)):
         assert len(ours[net][0]) == len(out.hidden_states) - 1
         for x, y in zip(ours[net][0], out.hidden_states[1:]):
-            assert off(np.asarray(x)[real], y.detach().numpy()[real]) <= NEAR
+            near("hidden states", np.asarray(x)[real], y.detach().numpy()[real])
 
 
-def test_logits(both):
+def test_logits(both, near):
     ours, (made, told, _), b, _ = both
     at = slots(b["weights"], SLOTS)
     there, full = np.take_along_axis(made.logits.detach().numpy(), np.asarray(at.where)[..., None], 1), np.asarray(at.weight) > 0
     assert there[full].std() >= 1  # small logits would hide a bug
-    assert off(np.asarray(ours["generator"][1])[full][:, :VOCAB], there[full]) <= NEAR
+    near("logits", np.asarray(ours["generator"][1])[full][:, :VOCAB], there[full])
     real = np.asarray(b["segments"]) > 0
     scores = told.logits.detach().numpy()[real]
-    assert scores.std() >= 0.5 and off(np.asarray(ours["discriminator"][1])[..., 0][real], scores) <= NEAR
+    assert scores.std() >= 0.5
+    near("logits", np.asarray(ours["discriminator"][1])[..., 0][real], scores)
 
 
-def test_losses(both):
+def test_losses(both, near):
     ours, (made, told, _), _, _ = both
-    assert off(ours["losses"]["mlm"], made.loss.item()) <= NEAR
-    assert off(ours["losses"]["rtd"], told.loss.item()) <= NEAR
-    assert off(ours["total"], made.loss.item() + 50 * told.loss.item()) <= NEAR
+    near("losses", ours["losses"]["mlm"], made.loss.item())
+    near("losses", ours["losses"]["rtd"], told.loss.item())
+    near("losses", ours["total"], made.loss.item() + 50 * told.loss.item())
 
 
-def test_every_gradient(both, number):
+def test_every_gradient(both, near):
     """A shared leaf gets the sum of both networks'."""
     ours, (_, _, grads), _, build = both
     parts = [pull(names(build, net), grads[net], build, net) for net in NETS]  # the padding of the vocabulary is 0
     want = {path: sum(part[path] for part in parts if path in part) for path in build.leaves}
-    errors = {path: off(ours["grads"][path], g) for path, g in want.items() if not path.endswith("key/bias")}
-    assert max(errors.values()) <= NEAR, sorted(errors.items(), key=lambda x: -x[1])[:4]
-    assert min(np.abs(want[path]).max() for path in errors) > 1e-3
+    for path, g in want.items():
+        if not path.endswith("key/bias"):
+            assert np.abs(g).max() > 1e-3, path
+            near("gradients", ours["grads"][path], g)
     keys = [path for path in want if path.endswith("key/bias")]  # the true gradient is 0, times 50
     assert len(keys) == 2 and max(np.abs(x[path]).max() for path in keys for x in (want, ours["grads"])) <= 50 * NEAR
-    number("electra against transformers: greatest relative error of a gradient leaf", max(errors.values()))
 
 
 def test_what_the_discriminator_is_shown_and_told(both):
