@@ -60,7 +60,7 @@ def near(number, request):
     from tests.models.bert import off
 
     worst, kind = {}, getattr(request.node, "callspec", None)
-    system = request.module.__name__.rpartition("test_parity_")[2] + f" {kind.id}" * (kind is not None)
+    system = request.module.__name__.rpartition("test_parity_")[2] + (f" {kind.id}" if kind else "")
 
     def check(what: str, ours, theirs) -> None:
         worst[what] = max(worst.get(what, 0.0), difference := off(ours, theirs))

@@ -31,14 +31,16 @@ def folders(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", ["eight", "rows", "across", "from-one", "from-two"])
-def test_losses_of_ten_steps_and_evaluations(folders, name):
+def test_losses_of_ten_steps_and_evaluations(folders, name, number):
     """across: the model axis lies across the processes, so both make all rows. The evaluation counts its 21 records once."""
     lines, wanted = read_lines(folders / name / "metrics.jsonl"), read_lines(folders / "one" / "metrics.jsonl")
     assert [line["step"] for line in wanted if "set" not in line] == list(range(1, 11))
     assert [(line["step"], line["records"]) for line in wanted if "set" in line] == [(step, tiny.HELDOUT) for step in (4, 8, 10)]
     between = [line for line in lines if "set" in line and line["step"] == 5]  # the end of the first part is evaluated
     assert len(between) == name.startswith("from")
-    close([line for line in lines if line not in between], wanted)
+    lines = [line for line in lines if line not in between]
+    close(lines, wanted)
+    number("ten steps and three evaluations: greatest relative difference of loss", max(abs(a["loss"] / b["loss"] - 1) for a, b in zip(lines, wanted)))
 
 
 def test_only_the_first_process_writes(folders):

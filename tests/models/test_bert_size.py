@@ -10,11 +10,12 @@ BASE, LARGE = (30522, 768, 12, 12, 3072), (30522, 1024, 16, 24, 4096)
 
 
 @pytest.mark.parametrize("size, pooled, whole", [(BASE, 109_482_240, 110_106_428), (LARGE, 335_141_888, 336_226_108)])
-def test_counts_are_those_of_the_release(size, pooled, whole):
+def test_counts_are_those_of_the_release(size, pooled, whole, number):
     """google-research/bert counts the trunk with its pooler; the padding of the vocabulary never counts, the tied table once."""
     build = bert(*size, length=512, types=2)
     assert build.count() == whole
     assert whole - build.count("model/heads/mlm/*") - build.count("model/heads/nsp/out/*") == pooled
+    number(f"BERT of {size[3]} layers: parameters with pooler, with both heads", [pooled, build.count()])
 
 
 def listing(build) -> str:

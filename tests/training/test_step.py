@@ -250,7 +250,7 @@ def sizes(tree) -> tuple[int, int]:
 
 @pytest.mark.parametrize("shape, shards", [("data=8", 1), ("fsdp=8", 8), ("data=2,fsdp=2,model=2", 4)])
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_bytes_per_device_of_bert_base(name, shape, shards):
+def test_bytes_per_device_of_bert_base(name, shape, shards, number):
     """Parameters and moments lie over fsdp and model (shards of them), copied over data; nothing is allocated. Adafactor's
     are small, and rows and columns that lie over another axis than the parameter's other one are copied along that."""
     build = bert(30522, 768, 12, 12, 3072, length=512, types=2)
@@ -263,6 +263,8 @@ def test_bytes_per_device_of_bert_base(name, shape, shards):
         assert moments < 0.01 * total and there <= moments
     else:
         assert moments >= 2 * 4 * build.count() and there <= 1.1 * moments / shards
+    number(f"BERT-base, {name}, {shape}: bytes a device of parameters, of optimizer; times shards / total", [
+        held * shards / total, there * shards / moments])
 
 
 class Deep(nnx.Module):
