@@ -9,13 +9,13 @@ from ptmjax.types import UserError, above_zero, at_least, at_most
 def test_limits_themselves_are_taken():
     at_least(3, a=3, b=3.5)
     at_most(3, a=3, b=-1)
-    above_zero(a=1e-300, b=7)
+    above_zero(a=1.5e-45, b=7, c=3.4e38)
 
 
 @pytest.mark.parametrize("check, value, said", [
     (lambda **v: at_least(3, **v), 2, "be at least 3"), (lambda **v: at_least(3, **v), math.nan, "be at least 3"),
     (lambda **v: at_least(3, **v), math.inf, "be at least 3"), (lambda **v: at_most(3, **v), 4, "be at most 3"),
-    (lambda **v: at_most(3, **v), math.nan, "be at most 3"), (above_zero, 0, "be above 0"), (above_zero, math.nan, "be above 0"),
+    (lambda **v: at_most(3, **v), math.nan, "be at most 3"), (above_zero, 0, "be above 0"), (above_zero, 1e-46, "be above 0, and a number in float32"), (above_zero, 10**39, "be above 0, and a number in float32"), (above_zero, math.nan, "be above 0"),
     (above_zero, math.inf, "be above 0")])
 def test_what_is_beyond_or_no_number_is_refused(check, value, said):
     with pytest.raises(UserError, match=f"size is {value}; it must {said}"):

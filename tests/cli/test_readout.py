@@ -133,10 +133,16 @@ MASKED = {"step": 4, "set": "validation", "records": 3, "loss": 3.0, "mlm": 3.0,
 RTD = {"step": 4, "set": "validation", "records": 3, "loss": 3.0, "f1": 0.5, "replaced": 0.1}
 
 
-def test_the_table_of_the_demos():
+def test_the_table_of_the_demos(capsys, monkeypatch):
     found = {"mlm": 4.0, "accuracy": 0.2, "unigram": 6.0, "majority": 0.05, "nsp_recall_0": 0.5, "nsp_recall_1": 0.7}
     control = found | {"mlm": 6.1, "accuracy": 0.04, "nsp_recall_1": 0.5}
     assert readouts.CONTROLS.keys() == {path.stem for path in gin_folder().glob("*_demo.gin")}
+    told = []
+    monkeypatch.setattr(readouts, "trained", lambda name, folder, words: told.append((str(folder), words)) or (control if "_control" in str(folder) else found))
+    readouts.main("x", "--gin.STEPS=2")
+    lines = capsys.readouterr().out.splitlines()
+    assert len(told) == 8 and told[1] == ("x/bert_demo_control", ["--gin.STEPS=2", "--gin.Context.see=@masks.own"])
+    assert len(lines) == 2 + 4 * 3 and lines[2] == "| bert_demo | mlm | 4.000 | 6.100 | 6.000 |"
     assert readouts.rows(found, control) == [("mlm", 4.0, 6.1, 6.0), ("accuracy", 0.2, 0.04, 0.05), ("balanced accuracy of nsp", pytest.approx(0.6), 0.5, 0.5)]
 
 
