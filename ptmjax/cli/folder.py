@@ -101,9 +101,9 @@ def locked(workdir: epath.Path) -> Iterator[None]:
         yield
 
 
-def take(workdir: epath.Path, data: Sequence[dict], steps: int) -> contextlib.ExitStack:
-    """Makes the work folder this run's, and gives the lock on it, to be closed at the end; a UserError where it is something
-    else's, or stands beyond `steps`. An earlier configuration is kept beside.
+def take(workdir: epath.Path, data: Sequence[dict], steps: int) -> tuple[contextlib.ExitStack, list[str]]:
+    """Makes the work folder this run's, and gives the lock on it, to be closed at the end, and what changed since the last call
+    (config.same_run); a UserError where it is something else's, or stands beyond `steps`. An earlier configuration is kept beside.
 
     data: described() of every stage.
     """
@@ -112,6 +112,7 @@ def take(workdir: epath.Path, data: Sequence[dict], steps: int) -> contextlib.Ex
             check_is_run(workdir)
             workdir.mkdir(parents=True, exist_ok=True)
             held.enter_context(locked(workdir))
+            changed = config.same_run(workdir)
             if other := config.same_run(workdir, FREE):
                 shown = "; ".join(other[:3])
                 raise UserError(f"--workdir {workdir} holds another run ({shown}): name another folder, or keep its settings")
@@ -120,10 +121,10 @@ def take(workdir: epath.Path, data: Sequence[dict], steps: int) -> contextlib.Ex
             if (done := max(Checkpoints(workdir / "checkpoints").steps(), default=0)) > steps:
                 raise UserError(f"--workdir {workdir} stands at step {done}, the present settings end at {steps}: "
                                 f"give at least {done} steps, or name another folder")
-            write(workdir, data)
+            write(workdir, data, bool(changed))
         except OSError as e:
             raise UserError(f"--workdir {workdir} cannot be used ({e.strerror or e}): name another folder") from e
-        return held.pop_all()
+        return held.pop_all(), changed
 
 
 def check_is_run(workdir: epath.Path) -> None:
@@ -134,9 +135,9 @@ def check_is_run(workdir: epath.Path) -> None:
         raise UserError(f"--workdir {workdir} holds files that are no ptmjax run: name a new or empty folder")
 
 
-def write(workdir: epath.Path, data: Sequence[dict]) -> None:
-    """config.gin, and what it is trained on beside it."""
-    if (workdir / config.SAVED).exists() and config.same_run(workdir):
+def write(workdir: epath.Path, data: Sequence[dict], keep: bool) -> None:
+    """config.gin, the earlier one beside it where it is to be kept, and what it is trained on."""
+    if keep:
         there = {p.name for p in workdir.iterdir()}
         (workdir / config.SAVED).copy(workdir / next(name for n in itertools.count(1) if (name := f"config.{n}.gin") not in there))
     config.save(workdir)

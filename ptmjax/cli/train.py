@@ -62,11 +62,13 @@ def run(args: argparse.Namespace) -> int:
     config.check_used()
     steps, described = experiment.steps, [folder.described(d) for d in data]
     with contextlib.ExitStack() as held:
-        def take() -> None:
-            changed.extend(config.same_run(args.workdir))
-            held.push(folder.take(args.workdir, described, steps))
-
         changed: list[str] = []
+
+        def take() -> None:
+            lock, now = folder.take(args.workdir, described, steps)
+            held.push(lock)
+            changed.extend(now)
+
         first_alone(take, f"--workdir {args.workdir}")
         console.print(f"{stages[-1].build.count():,} parameters, mesh {dict(mesh.shape)}", highlight=False)
         for d in data:  # on all processes: they wait for each other
