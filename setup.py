@@ -14,6 +14,8 @@ REQUIREMENTS = [
     "grain>=0.2.18,<0.3",
     "array_record>=0.8.1",
     "msgpack>=1.1",
+    "pyarrow>=18",
+    "backports.zstd>=1.0; python_version < '3.14'",
     "etils[epath]>=1.13",
     "gin-config==0.5.0",  # cli/config.py reads its tables, which are private
     "seqio>=0.0.20,<0.1",
@@ -26,11 +28,14 @@ REQUIREMENTS = [
     "tensorboardX>=2.6.4",
     "matplotlib>=3.9",
 ]
+DATASETS = ["datasets>=3"]  # its hub and its folders as a text
 TEST = [
     "pytest>=8.3,<10",
     "pytest-xdist>=3.6,<4",
     "hypothesis>=6.120,<7",
     "setuptools>=77",  # tests/test_install.py builds without isolation
+    "importlib_resources>=6",  # tensorflow-datasets 4.9.10 needs it to build a dataset, without saying so
+    *DATASETS,
 ]
 PARITY = [  # what the tests hold the code to
     "torch==2.13.0",
@@ -51,6 +56,6 @@ setup(
     package_dir={"ptmjax.tasks": "tasks", "ptmjax.gin": "gin"},
     package_data={"ptmjax.tasks": ["shipped/*"], "ptmjax.gin": ["*.gin", "*.json", "family/*.gin"]},
     install_requires=REQUIREMENTS,
-    extras_require={"test": TEST, "parity": PARITY},
+    extras_require={"datasets": DATASETS, "test": TEST, "parity": PARITY},
     entry_points={"console_scripts": ["ptmjax = ptmjax.__main__:console"]},
 )

@@ -18,7 +18,7 @@ import gin.config as _gin
 from etils import epath
 
 from ptmjax.cli import annotations
-from ptmjax.cli.reading import MACRO, REPLACED, WHERE, Fault, bind_all, constructor, find, first_line, located, nearest, read, text_of
+from ptmjax.cli.reading import MACRO, REPLACED, WHERE, Fault, bind_all, constructor, find, first_line, located, nearest, read, take, text_of
 from ptmjax.types import UserError
 
 SAVED = "config.gin"
@@ -33,13 +33,15 @@ def add_arguments(parser) -> None:
                      "--gin.Block.rate=0.1")
 
 
-def load(files: Sequence[str], bindings: Sequence[str] = ()) -> None:
-    """Replaces the configuration by `files` in order, then `bindings` (NAME=VALUE).  Anything misspelt or mistyped is a UserError."""
+def load(files: Sequence[str], bindings: Sequence[str] = (), more: str = "") -> None:
+    """Replaces the configuration by `files` in order, what other options say as lines of gin (`more`), then `bindings`
+    (NAME=VALUE).  Anything misspelt or mistyped is a UserError."""
     _gin.clear_config()
     WHERE.clear()
     REPLACED.clear()
     for name in files:
         read(find(name, "--gin_file"))
+    take(epath.Path("--data"), more)
     bind_all(bindings)
     _check_names()
     for scope, selector, argument, value in _bindings():

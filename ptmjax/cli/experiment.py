@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from ptmjax.cli import quiet
+from ptmjax.cli.own import Own
 from ptmjax.data import loader, order
 from ptmjax.data.records import Records, build
 from ptmjax.data.task import Task
@@ -66,6 +67,7 @@ class Experiment:
     """networks: name -> factory taking `key`. ties: path or prefix -> the path that owns it. mesh: "data=4,model=2".
 
     init_from: the folder of a published model (config.json, model.safetensors) whose parameters a new run begins with.
+    own: the text that takes the place of every stage's.
     """
 
     networks: Mapping[str, Callable]
@@ -78,6 +80,7 @@ class Experiment:
     every: Every = Every()
     keep: int = 2
     init_from: str | None = None
+    own: Own | None = None
 
     def __post_init__(self):
         if not callable(getattr(self.optimizer, "transform", None)):
@@ -99,7 +102,9 @@ class Experiment:
 
     def data(self, cache: Path) -> list["Data"]:
         """Of each stage; nothing is read yet."""
-        return [Data(stage, self.seed, cache, number) for number, stage in enumerate(self.stages)]
+        size = functools.cache(lambda: vocabulary_size(self.build(self.stages[0])))
+        on = (lambda task: self.own.task(task, size(), cache)) if self.own else None
+        return [Data(stage, self.seed, cache, number, on) for number, stage in enumerate(self.stages)]
 
     def stage(self, data: "Data") -> loop.Stage:
         """A stage as the loop wants it; what the cache lacks is built when it first reads."""
@@ -108,18 +113,28 @@ class Experiment:
                           {"validation": data.heldout})
 
 
+def vocabulary_size(build: Build) -> int:
+    """How many ids the smallest table over a vocabulary has."""
+    found = [leaf.sizes[leaf.lead] for leaf in build.leaves.values() if "vocab" in leaf.names]
+    if not found:
+        raise UserError("this model has no table over a vocabulary: --data cannot train one of its size, name --vocabulary=KIND:SIZE")
+    return min(found)
+
+
 @dataclass(frozen=True)
 class Data:
     """A stage's data: records of its task from the cache, in the order and corruption of the run.
 
     number: of the stage, from 0. It is folded into the seed of order and corruption, so that two stages on one task read other
     batches and other masks; the first stage's are those of the seed alone. Held-out examples are the same in all stages.
+    on: gives the registered task another text (Own.task).
     """
 
     stage: Stage
     seed: int
     cache: Path
     number: int = 0
+    on: Callable[[Task], Task] | None = None
 
     @functools.cached_property
     def task(self) -> Task:
@@ -127,7 +142,11 @@ class Data:
             import ptmjax.tasks  # noqa: F401  registers
             from ptmjax.data import adapters
 
-        return adapters.read(self.stage.task)
+        task = adapters.read(self.stage.task)
+        if self.on is None:
+            return task
+        first_alone(lambda: self.on(task), "the vocabulary")  # which is then in the cache
+        return self.on(task)
 
     @property
     def corruption(self) -> Callable:
@@ -188,10 +207,31 @@ class Data:
         return self.training, self.validation
 
     def told(self) -> str:
-        """What the cache says of both splits: records, documents, tokens, and what was dropped or ill-formed."""
+        """What the cache says of both splits: records, documents, tokens, what was dropped, ill-formed, said before or unknown; a line
+        more for each share that is high."""
         counts = collections.Counter()
         for records in self.prepare():
             counts.update({name: n for name, n in records.manifest["counts"].items() if name != "invalid"})
         counts["invalid bytes"] = self.training.manifest["counts"].get("invalid", 0)
+        unk = self.task.vocabulary.unk
+        counts["unknown tokens"] = 0 if unk is None else int(sum(records.counts[unk] for records in self.prepare()))
         more = ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in counts.items() if n)
-        return f"{self.task.name}: {len(self.training):,} training and {len(self.validation):,} validation records ({more})"
+        said = f"{self.task.name}: {len(self.training):,} training and {len(self.validation):,} validation records ({more})"
+        return "\n".join([said, *warnings(counts)])
+
+
+HIGH = {  # what is counted -> (of what, the share from which it is told, what it means)
+    "unknown tokens": ("tokens", 0.01, "characters that the vocabulary lacks: train one on this text, or take another"),
+    "duplicates": ("documents", 0.05, "documents that repeat another: a model learns those by heart"),
+    "dropped": ("documents", 0.1, "documents too short for a record: is a document a line? (--style=line, --field)"),
+    "dropped_tokens": ("all tokens", 0.1, "tokens that fill no record: documents are short for rows of this length"),
+    "invalid bytes": ("tokens", 0.001, "bytes that are not UTF-8: is the text in another encoding?"),
+}
+
+
+def warnings(counts: Mapping[str, int]) -> list[str]:
+    """A line for each share of `counts` that is high."""
+    of = {**counts, "all tokens": counts["tokens"] + counts["dropped_tokens"]}
+    shares = {name: counts[name] / of[whole] for name, (whole, _, _) in HIGH.items() if of[whole]}
+    return [f"warning: {shares[name]:.1%} of {whole.removeprefix('all ')} are {means}"
+            for name, (whole, most, means) in HIGH.items() if shares.get(name, 0) > most]

@@ -93,7 +93,7 @@ def best(net: Network, head: str, batch: Batch, masks: int, top: int) -> tuple[A
 
 def show_words(console: Console, text: str, found: tuple[np.ndarray, np.ndarray], vocabulary: Vocabulary) -> None:
     """The text with the best candidates in it, and all of them with their probabilities."""
-    goes_on = [~vocabulary.starts(ids) for ids in found[0]]
+    goes_on = [~vocabulary.starts(ids[:, None])[:, 0] for ids in found[0]]
     candidates = lambda *blank: "  ".join(f"{shown(vocabulary.plain(i), on)} {chance:.1%}" for i, on, chance in zip(*blank))
     lines = list(map(candidates, found[0], goes_on, found[1]))
     tell(console, text, [(vocabulary.plain(ids[0]), on[0]) for ids, on in zip(found[0], goes_on)], lines)

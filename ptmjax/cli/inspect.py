@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ptmjax.cli import config, session
+from ptmjax.cli import config, own, session
 from ptmjax.data.vocabulary import Vocabulary
 from ptmjax.types import UserError
 
@@ -16,6 +16,7 @@ HELP = "show examples of a run as the model sees them, and the rates of what was
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     config.add_arguments(parser)
+    own.add_arguments(parser)
     session.add_cache(parser)
     parser.add_argument("--examples", type=int, default=3, metavar="N", help="how many to show (default: %(default)s)")
     parser.add_argument("--sample", type=int, default=1000, metavar="N", help="how many to take rates over (default: %(default)s)")
@@ -25,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.examples < 0 or args.sample < 1:
         raise UserError("--examples counts from 0, --sample from 1")
-    experiment = session.experiment(args.gin_files, args.gin_bindings)
+    experiment = session.experiment(args.gin_files, args.gin_bindings, own.bindings(args))
     data, console = experiment.data(args.cache)[0], Console(soft_wrap=True)
     source = data.heldout_source if args.readout else data.source
     sample = source.examples(np.arange(min(args.sample, len(source.records))))

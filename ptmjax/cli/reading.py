@@ -87,7 +87,11 @@ def find(name: str, where: str) -> epath.Path:
 
 def read(path: epath.Path, above: tuple[epath.Path, ...] = ()) -> None:
     """One file and what it includes, as gin.parse_config_file would."""
-    text = text_of(path).removeprefix("\ufeff")  # what some editors put before a text
+    take(path, text_of(path).removeprefix("\ufeff"), above)  # which some editors put before a text
+
+
+def take(path: epath.Path, text: str, above: tuple[epath.Path, ...] = ()) -> None:
+    """The text of a file, or what stands for one."""
     with _gin._parse_scope() as context:
         for statement in _statements(path, text, _Delegate(functools.partial(_in_file, context))):
             where = f"{path}:{statement.location.line_num}"

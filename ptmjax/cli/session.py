@@ -41,11 +41,11 @@ def join(args: argparse.Namespace) -> None:
     distributed.start(args.coordinator, args.processes, args.process, args.distributed)
 
 
-def experiment(files: list[str], bindings: list[str]) -> Experiment:
-    """The experiment of gin files and --gin. bindings."""
+def experiment(files: list[str], bindings: list[str], more: str = "") -> Experiment:
+    """The experiment of gin files and --gin. bindings; more: lines of gin (config.load)."""
     if not files:
         raise UserError("no --gin_file: name one, `ptmjax list` shows those that are shipped")
-    config.load(files, bindings)
+    config.load(files, bindings, more)
     return config.configured(Experiment)()
 
 

@@ -2,7 +2,6 @@
 import argparse
 import contextlib
 import functools
-import math
 import os
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +11,7 @@ import jax
 from etils import epath
 from rich.console import Console
 
-from ptmjax.cli import config, folder, readout, session
+from ptmjax.cli import config, dry_run, folder, own, readout, session
 from ptmjax.cli.experiment import Data, Experiment, physical_memory
 from ptmjax.cli.watchers import Lost, Progress, TensorBoard
 from ptmjax.convert import published
@@ -38,28 +37,35 @@ WRITTEN = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     config.add_arguments(parser)
     session.add_workdir(parser)
+    own.add_arguments(parser)
     session.add_cache(parser)
     session.add_processes(parser)
+    parser.add_argument("--dry_run", action="store_true", help="build and compile everything, tell its size, and write no run")
 
 
 def run(args: argparse.Namespace) -> int:
     session.join(args)
     console = Console(soft_wrap=True, quiet=jax.process_index() != 0)
-    experiment = session.experiment(args.gin_files, args.gin_bindings)
+    experiment = session.experiment(args.gin_files, args.gin_bindings, own.bindings(args))
     console.print(session.about(), highlight=False)
     mesh, data = make_mesh(experiment.mesh), experiment.data(args.cache)
     with fitting():
         stages = [experiment.stage(d) for d in data]
         check_one_vocabulary(data)
         loop.check_rate(stages)
-        for stage, d in zip(stages, data):
+        plans = [loop.plan_of(stage, mesh, experiment.seed, experiment.steps) for stage in stages]
+        for stage, plan, d in zip(stages, plans, data):
             d.check_rows(stage.rows)
             d.check_vocabulary(stage.build)
-            plan = loop.plan_of(stage, mesh, experiment.seed, experiment.steps)
             loop.rehearse(plan, d.source.spec, d.heldout_source.spec)
+        if args.dry_run:
+            dry_run.tell(stages, plans, data, console)
+        for plan in plans:
             check_memory(plan)
         born = initial(experiment, args.workdir, stages[0], console)
     config.check_used()
+    if args.dry_run:
+        return 0
     steps, described = experiment.steps, [folder.described(d) for d in data]
     with contextlib.ExitStack() as held:
         changed: list[str] = []
@@ -72,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
         first_alone(take, f"--workdir {args.workdir}")
         console.print(f"{stages[-1].build.count():,} parameters, mesh {dict(mesh.shape)}", highlight=False)
         for d in data:  # on all processes: they wait for each other
-            console.print(d.told(), highlight=False)
+            console.print(d.told(), highlight=False, markup=False)
         if changed:
             longer = any("steps" in key.partition(":")[0].lower() for key in changed)
             told = " (a rate that falls until the end of the run is another from here on)" * longer
@@ -109,8 +115,7 @@ def check_one_vocabulary(data: Sequence[Data]) -> None:
 
 def check_memory(plan: Plan) -> None:
     """UserError where parameters and optimizer alone are more than the devices hold."""
-    plain = [x for x in jax.tree.leaves(plan.abstract) if not jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)]
-    needed = sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in plain)
+    needed = dry_run.held(plan.abstract)
     device = jax.local_devices()[0]
     shared = physical_memory() // jax.local_device_count()  # of a CPU, that tells no limit
     limit = (device.memory_stats() or {}).get("bytes_limit") or shared

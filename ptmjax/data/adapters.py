@@ -12,11 +12,57 @@ from collections.abc import Iterator
 import numpy as np
 import seqio
 import tensorflow as tf
+import tensorflow_datasets as tfds
 
+from ptmjax.data import sources, text
 from ptmjax.data.order import counter, static
 from ptmjax.data.records import SPLITS, records
 from ptmjax.data.task import Task
 from ptmjax.types import BATCH, UserError, at_least
+
+
+@dataclasses.dataclass(frozen=True)
+class Tfds:
+    """A source: a TFDS dataset that is prepared on this machine (TFDS_DATA_DIR), NAME[/CONFIG][:VERSION][@SPLIT]; its `field` is a
+    document. SPLIT, "train" by default, is all that is read: what is held out of it, the task says."""
+
+    name: str
+    field: str = "text"
+
+    def _opened(self) -> tuple[tfds.core.DatasetBuilder, str]:
+        name, _, split = self.name.partition("@")
+        split = split or "train"
+        try:
+            found = tfds.builder(name)
+        except Exception as e:  # its own, and whatever a file system raises
+            raise UserError(f"tfds:{self.name} cannot be opened ({type(e).__name__}: {text.first_line(e)}): check its name") from e
+        if not found.info.splits:
+            raise UserError(f"tfds:{self.name} is not prepared in {found.data_dir}: `tfds build {name}` does that, TFDS_DATA_DIR says where")
+        if split not in found.info.splits:
+            raise UserError(f"tfds:{self.name} has no split {split!r}, it has {', '.join(sorted(found.info.splits))}: name one behind @")
+        if self.field not in found.info.features:
+            raise UserError(f"tfds:{self.name} has no field {self.field!r}, it has {', '.join(sorted(found.info.features))}: name one")
+        return found, split
+
+    def documents(self, faults: collections.Counter) -> Iterator[str]:
+        found, split = self._opened()
+        order = tfds.ReadConfig(interleave_cycle_length=1)
+        rows = found.as_dataset(split=split, shuffle_files=False, read_config=order, decoders=tfds.decode.PartialDecoding({self.field}))
+        for row in rows.as_numpy_iterator():
+            if document := text.clean(text.decoded(row[self.field], faults)):
+                yield document
+
+    def key(self, memo=None) -> dict[str, str]:
+        found, split = self._opened()
+        about = found.info.splits[split]
+        return {"source": f"tfds {found.info.full_name} {split} {about.num_examples} {about.num_bytes}", "field": self.field}
+
+    def size(self) -> int:
+        found, split = self._opened()
+        return found.info.splits[split].num_bytes
+
+
+sources.SCHEMES["tfds"] = Tfds
 
 
 class CutRecords(seqio.DataSource):

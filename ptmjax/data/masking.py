@@ -182,7 +182,7 @@ class Masking(Corruption):
     def _first(self, laid: np.ndarray, targets: np.ndarray, free: np.ndarray) -> np.ndarray:
         """bool [B, L]: where words begin: unk goes on with its word, every other special id stands alone."""
         alone = ~free & (targets != self.vocabulary.unk)
-        begins = self.vocabulary.starts(targets.ravel()).reshape(targets.shape) if laid.ndim == 2 else laid[..., 1] > 0
+        begins = self.vocabulary.starts(targets) if laid.ndim == 2 else laid[..., 1] > 0
         begins = begins | alone
         begins[:, 1:] |= alone[:, :-1]
         begins[:, 0] = True

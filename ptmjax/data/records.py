@@ -45,11 +45,15 @@ DAY = 86400  # seconds
 def deal(task: Task, split: str, faults: collections.Counter | None = None) -> Iterator[list[str]]:
     """The documents of each shard of the split, in order: `task.shards` lists, some of which may be empty.
 
-    Reads the text twice, so that it never holds more than a shard. `faults` counts ill-formed bytes (text.documents).
+    Reads the text twice, so that it never holds more than a shard. `faults` counts ill-formed bytes (text.documents) and duplicates.
     """
-    mine = lambda faults=None: (d for d in text.documents(task.text, task.style, faults) if text.split_of(d, task.holdout) == split)
-    dealt = text.runs([len(d) for d in mine(faults)], task.shards)
-    groups = itertools.groupby(zip(dealt, mine()), key=lambda pair: pair[0])
+    faults, lengths, distinct = collections.Counter() if faults is None else faults, [], text.Distinct()
+    mine = lambda faults: (d for d in task.source.documents(faults) if text.split_of(d, task.holdout) == split)
+    for document in mine(faults):
+        lengths.append(len(document))
+        distinct.add(document)
+    faults["duplicates"] += distinct.duplicates
+    groups = itertools.groupby(zip(text.runs(lengths, task.shards), mine(collections.Counter())), key=lambda pair: pair[0])
     shard, held = next(groups, (None, ()))
     for number in range(task.shards):
         if number == shard:
@@ -106,8 +110,8 @@ def _on_disk() -> Iterator[None]:
 def describe(task: Task, split: str, folder: str) -> dict:
     """What decides the records: the cache is used again exactly while this stays the same."""
     return dict(
-        format=FORMAT, code=CODE, split=split, style=task.style, holdout=task.holdout, shards=task.shards, cut=repr(task.cut),
-        schema=dict(task.cut.schema), source=text.digest(task.text, Path(folder) / ".digests.json"), vocabulary=task.vocabulary.fingerprint,
+        format=FORMAT, code=CODE, split=split, holdout=task.holdout, shards=task.shards, cut=repr(task.cut), schema=dict(task.cut.schema),
+        vocabulary=task.vocabulary.fingerprint, **task.source.key(Path(folder) / ".digests.json"),
     )
 
 
@@ -198,7 +202,7 @@ def _no_room(final: Path, fault: OSError) -> UserError:
 
 
 def _fill(task: Task, split: str, what: dict, part: Path, workers: int | None, progress: bool) -> None:
-    faults, shards, ids = collections.Counter(invalid=0), [], np.zeros(task.vocabulary.size, np.int64)
+    faults, shards, ids = collections.Counter(invalid=0, duplicates=0), [], np.zeros(task.vocabulary.size, np.int64)
     names = [f"{number:05d}-of-{task.shards:05d}.array_record" for number in range(task.shards)]
     with contextlib.closing(_run(task, split, [str(part / name) for name in names], faults, workers, progress)) as results:
         for name, (counts, seen) in zip(names, results):
@@ -224,8 +228,7 @@ def _run(task: Task, split: str, paths: list[str], faults: collections.Counter, 
     """write_shard's results in the order of shards; at most workers + 1 shards of text are held."""
     dealt = deal(task, split, faults)
     if workers is None:
-        size = sum(text.size_and_time(path)[0] for path in text.files(task.text))
-        workers = 1 if size < SMALL else len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        workers = 1 if task.source.size() < SMALL else len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     console = rich.console.Console(stderr=True)  # standard output may be read by a program
     with rich.progress.Progress(console=console, disable=not (progress and console.is_terminal), transient=True) as bar:
         shard = bar.add_task(f"{task.name} {split}", total=len(paths))

@@ -1,4 +1,5 @@
 """Texts on disk to documents, train and validation split, runs of documents for the cache builder."""
+import bz2
 import collections
 import contextlib
 import gzip
@@ -13,14 +14,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
+from backports import zstd
 from etils import epath
 
 from ptmjax.types import UserError
 
 STYLES = ("blank", "line")
 HEAD = 1 << 16  # bytes in which a NUL says that the file is not text
-_OPEN = {".gz": gzip.open, ".xz": lzma.open}
-_FAULTS = (OSError, EOFError, lzma.LZMAError, zlib.error)  # gzip.BadGzipFile is an OSError
+OPEN = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, ".zst": zstd.open}
+_FAULTS = (OSError, EOFError, lzma.LZMAError, zlib.error, zstd.ZstdError)  # gzip.BadGzipFile is an OSError
 
 
 def files(paths: str | Sequence[str]) -> list[epath.Path]:
@@ -61,7 +63,7 @@ def digest(paths: str | Sequence[str], memo: Path | None = None) -> str:
                 with path.open("rb") as f:
                     known[key] = hashlib.file_digest(f, "sha256").hexdigest()
         except OSError as e:
-            raise _unreadable(path, e) from e
+            raise unreadable(path, e) from e
         whole.update(bytes.fromhex(known[key]))
         if time.time() - changed < 2:
             del known[key]
@@ -96,9 +98,13 @@ def _remember(memo: Path, known: dict[str, str]) -> None:
         partial.replace(memo)
 
 
-def _unreadable(path: epath.Path, error: Exception) -> UserError:
+def unreadable(path: epath.Path, error: Exception) -> UserError:
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return UserError(f"text {path} cannot be read ({reason}): give a readable UTF-8 text, plain, .gz or .xz")
+    return UserError(f"text {path} cannot be read ({reason}): give a readable UTF-8 text, plain or compressed")
+
+
+def first_line(error: Exception) -> str:
+    return (str(error).splitlines() or ["?"])[0]
 
 
 def check_given(texts: Sequence[str]) -> None:
@@ -110,7 +116,7 @@ def check_given(texts: Sequence[str]) -> None:
             raise UserError(f"the text {text!a} is not UTF-8: give it in that encoding") from e
 
 
-def _decode(raw: bytes, faults: collections.Counter) -> str:
+def decoded(raw: bytes, faults: collections.Counter) -> str:
     try:
         return raw.decode()
     except UnicodeDecodeError:
@@ -119,13 +125,13 @@ def _decode(raw: bytes, faults: collections.Counter) -> str:
         return text
 
 
-def _lines(path: epath.Path, faults: collections.Counter) -> Iterator[str]:
+def lines(path: epath.Path, faults: collections.Counter) -> Iterator[str]:
     """Lines of one file, split on LF alone (a lone CR, U+2028 and the like are text)."""
     try:
-        with path.open("rb") as raw, _OPEN.get(path.suffix, lambda f: f)(raw) as f:
+        with path.open("rb") as raw, OPEN.get(path.suffix, lambda f: f)(raw) as f:
             yield from _read(f, path, faults)
     except _FAULTS as e:
-        raise _unreadable(path, e) from e
+        raise unreadable(path, e) from e
 
 
 def _read(f: BinaryIO, path: epath.Path, faults: collections.Counter) -> Iterator[str]:
@@ -134,11 +140,16 @@ def _read(f: BinaryIO, path: epath.Path, faults: collections.Counter) -> Iterato
     f.seek(0)
     for number, line in enumerate(f):
         line = line.removesuffix(b"\n").removesuffix(b"\r")
-        yield _decode(line if number else line.removeprefix(b"\xef\xbb\xbf"), faults)
+        yield decoded(line if number else line.removeprefix(b"\xef\xbb\xbf"), faults)
+
+
+def check_style(style: str) -> None:
+    if style not in STYLES:
+        raise UserError(f"text style {style!r} is not known: use one of {', '.join(STYLES)}")
 
 
 def documents(paths: str | Sequence[str], style: str = "blank", faults: collections.Counter | None = None) -> Iterator[str]:
-    """The documents of UTF-8 texts (plain, .gz or .xz), in order.
+    """The documents of UTF-8 texts (plain, .gz, .bz2, .xz or .zst), in order.
 
     Args:
         style: "blank": blank lines end a document, its lines are joined by LF; "line": every line that is not blank is one.
@@ -146,16 +157,20 @@ def documents(paths: str | Sequence[str], style: str = "blank", faults: collecti
     Raises:
         UserError: a text is missing, empty, binary (NUL in its first 64 KiB) or unreadable.
     """
-    if style not in STYLES:
-        raise UserError(f"text style {style!r} is not known: use one of {', '.join(STYLES)}")
+    check_style(style)
     faults = collections.Counter() if faults is None else faults
     for path in files(paths):
         empty = True
-        for document in _join(_lines(path, faults), style):
+        for document in _join(lines(path, faults), style):
             empty = False
             yield document
         if empty:
             raise UserError(f"text {path} is empty: give a text with at least one document")
+
+
+def clean(document: str) -> str:
+    """A document of a row as the lines of a file would give it: blank lines gone, a CR before an LF too; "" where none is left."""
+    return "\n".join(line for raw in document.split("\n") if (line := raw.removesuffix("\r")).strip())
 
 
 def _join(lines: Iterator[str], style: str) -> Iterator[str]:
@@ -189,6 +204,30 @@ def sentences(document: str) -> list[str]:
 def split_of(document: str, holdout: int) -> str:
     """"validation" for about one in `holdout` documents, else "train": by content, so that duplicates never leak across."""
     return "train" if zlib.crc32(document.encode()) % holdout else "validation"
+
+
+class Distinct:
+    """Counts how many of any number of documents repeat an earlier one, from those whose hash lies below a bound: all of them up to
+    LIMIT distinct ones, then ever fewer, so that memory stays; the share is then an estimate."""
+
+    LIMIT = 1 << 20
+
+    def __init__(self):
+        self.seen, self.bound, self.total = collections.Counter(), 1 << 64, 0
+
+    def add(self, document: str) -> None:
+        hashed = int.from_bytes(hashlib.blake2b(document.encode(), digest_size=8).digest(), "little")
+        self.total += 1
+        if hashed < self.bound:
+            self.seen[hashed] += 1
+        if len(self.seen) > self.LIMIT:
+            self.bound //= 2
+            self.seen = collections.Counter({h: n for h, n in self.seen.items() if h < self.bound})
+
+    @property
+    def duplicates(self) -> int:
+        """How many documents repeat another."""
+        return round(self.total * (1 - len(self.seen) / max(1, self.seen.total())))
 
 
 def runs(lengths: Sequence[int], shards: int) -> list[int]:

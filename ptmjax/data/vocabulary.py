@@ -5,7 +5,6 @@ V real pieces (the model may pad its tables beyond V: no id >= V is ever made he
 import abc
 import functools
 import hashlib
-import io
 import itertools
 import logging
 from collections.abc import Iterable, Sequence
@@ -18,8 +17,6 @@ from etils import epath
 from ptmjax.data import tokenizer
 from ptmjax.types import UserError, at_least
 
-CONTROLS = ("[CLS]", "[SEP]", "[MASK]")
-LONGEST = 1 << 16  # bytes of a line that the trainer accepts; its own default of 4192 drops long paragraphs
 
 
 class Vocabulary(abc.ABC):
@@ -51,7 +48,7 @@ class Vocabulary(abc.ABC):
 
     @abc.abstractmethod
     def starts(self, ids: np.ndarray) -> np.ndarray:
-        """bool [n]: the piece begins a word."""
+        """bool [..., n]: the piece begins a word; pieces in order along the last axis."""
 
     def places(self, text: str) -> np.ndarray:
         """int64 [n]: at which character of the text each piece of encode(text) begins."""
@@ -125,7 +122,7 @@ class SentencePiece(Vocabulary):
         except (RuntimeError, ValueError) as e:
             fault = e
         if not proto or fault is not None or model.get_piece_size() == 0:  # of no bytes the library makes a model that fails at every call
-            raise UserError(f"vocabulary {self.path} is not a SentencePiece model: train one with train_sentencepiece") from fault
+            raise UserError(f"vocabulary {self.path} is not a SentencePiece model: `ptmjax vocab` trains one") from fault
         return model
 
     @functools.cached_property
@@ -191,31 +188,3 @@ class SentencePiece(Vocabulary):
         else:
             symbols = {name: self.piece(id) for name, id in self.symbols.items()}
             tokenizer.write(folder, made, symbols, map(self.piece, sorted(self.special)), before, after, inputs)
-
-
-def train_sentencepiece(lines: Iterable[str], path: str, size: int, lower: bool = True) -> int:
-    """Trains a unigram model of `size` pieces, writes it to `path`, and returns how many over-long lines were left out.
-
-    `lower` folds case (NFKC with case folding; accents stay). pad 0, unk 1, then [CLS] [SEP] [MASK]. Text with more than
-    LONGEST bytes a line is left out and reported. One thread, so that equal lines give equal bytes.
-    """
-    kept = [line for line in lines if line.strip()]
-    total = len(kept)
-    kept = [line for line in kept if len(line.encode()) <= LONGEST]
-    skipped = total - len(kept)
-    if not kept:
-        raise UserError(f"no text to train {path} on: of {total} lines with text {skipped} are longer than {LONGEST} bytes; break them up")
-    if skipped:
-        logging.warning("%s: left out %d of %d lines, which are longer than %d bytes", path, skipped, total, LONGEST)
-    model = io.BytesIO()
-    try:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(kept), model_writer=model, model_type="unigram", vocab_size=size,
-            pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, control_symbols=list(CONTROLS),
-            normalization_rule_name="nmt_nfkc_cf" if lower else "nmt_nfkc", character_coverage=0.9995,
-            max_sentence_length=LONGEST, num_threads=1, minloglevel=2,
-        )  # fmt: skip
-    except RuntimeError as e:  # the library's way to say that the size and the text do not fit
-        raise UserError(f"cannot train {path} with {size} pieces on {len(kept)} lines: {str(e).rsplit('] ')[-1]}") from e
-    epath.Path(path).write_bytes(model.getvalue())
-    return skipped

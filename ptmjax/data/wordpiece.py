@@ -174,6 +174,15 @@ def _from_lines(text: str, lower: bool, strip_accents: bool) -> dict:
     vocabulary = {line.removesuffix("\r"): id for id, line in enumerate(text.removesuffix("\n").split("\n"))}
     model = tokenizers.models.WordPiece(vocabulary, unk_token=UNK, max_input_chars_per_word=LONGEST)
     made = tokenizers.Tokenizer(model)
-    made.normalizer = normalizers.BertNormalizer(lowercase=lower, strip_accents=strip_accents)
-    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    made.normalizer, made.pre_tokenizer = normalizer(lower, strip_accents), pre_tokenizer()
     return json.loads(made.to_str())
+
+
+def normalizer(lower: bool, strip_accents: bool) -> normalizers.Normalizer:
+    """BERT's: control characters out, spaces around Chinese ones."""
+    return normalizers.BertNormalizer(lowercase=lower, strip_accents=strip_accents)
+
+
+def pre_tokenizer() -> pre_tokenizers.PreTokenizer:
+    """BERT's: words between white space, punctuation apart."""
+    return pre_tokenizers.BertPreTokenizer()

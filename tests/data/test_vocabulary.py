@@ -11,7 +11,7 @@ import sentencepiece
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ptmjax.data.vocabulary import LONGEST, SentencePiece, train_sentencepiece
+from ptmjax.data.vocabulary import SentencePiece
 from ptmjax.types import UserError
 
 ENGLISH = SentencePiece(str(Path(__file__).parents[2] / "tasks" / "shipped" / "en_pd_4096.model"))
@@ -76,41 +76,6 @@ def test_missing_or_wrong_file(tmp_path):
             ask(SentencePiece(str(tmp_path / "empty.model")))
     with pytest.raises(UserError, match="wrong.model is not a SentencePiece model"):
         SentencePiece(str(tmp_path / "wrong.model")).encode("a")
-
-
-NAMES = itertools.product(("owl", "cat", "dog"), ("hen", "pig", "ox"), ("Jam", "honey", "ALE"))
-TEXT = [f"the {a} and the {b} went to sea with {c}" for a, b, c in NAMES]
-
-
-def test_two_processes_train_the_same_bytes(tmp_path):
-    code = f"from ptmjax.data.vocabulary import train_sentencepiece as t; import sys; t({TEXT!r}, sys.argv[1], 30)"
-    for seed in ("1", "2"):
-        env = dict(os.environ, PYTHONHASHSEED=seed, PYTHONPATH=os.pathsep.join(sys.path))
-        subprocess.run([sys.executable, "-c", code, str(tmp_path / seed)], check=True, env=env)
-    one, two = ((tmp_path / seed).read_bytes() for seed in ("1", "2"))
-    assert one == two and len(one) > 1000
-    v = SentencePiece(str(tmp_path / "1"))
-    assert v.size == 30 and v.special == {0, 1, 2, 3, 4}
-    assert v.fingerprint == SentencePiece(str(tmp_path / "2")).fingerprint
-
-
-def test_lower(tmp_path):
-    for lower in (True, False):
-        train_sentencepiece(TEXT, str(tmp_path / "m"), 30, lower)
-        v = SentencePiece(str(tmp_path / "m"))
-        assert (v.decode(v.encode("ALE")) == "ale") == lower
-
-
-def test_long_lines_are_reported(tmp_path, caplog):
-    assert train_sentencepiece([*TEXT, "x" * (LONGEST + 1)], str(tmp_path / "m"), 30) == 1
-    assert "left out 1 of 28 lines" in caplog.text
-    with pytest.raises(UserError, match="of 1 lines with text 1 are longer"):
-        train_sentencepiece(["x" * (LONGEST + 1)], str(tmp_path / "n"), 30)
-
-
-def test_size_that_the_text_cannot_fill(tmp_path):
-    with pytest.raises(UserError, match="cannot train .* with 9999 pieces on 27 lines: Vocabulary size too high"):
-        train_sentencepiece(TEXT, str(tmp_path / "m"), 9999)
 
 
 def test_sentinels_follow_the_pieces_and_count_down(english):

@@ -1,0 +1,165 @@
+"""A text of one's own in place of the one that a run's tasks name, and a vocabulary for it."""
+import argparse
+import collections
+import hashlib
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ptmjax.data import sources, text
+from ptmjax.data.bytes import Bytes
+from ptmjax.data.task import Task
+from ptmjax.data.trainers import KINDS, sample
+from ptmjax.data.vocabulary import SentencePiece, Vocabulary
+from ptmjax.data.wordpiece import WordPiece
+from ptmjax.types import UserError
+
+CODE = 1  # raise it when trainers.py gives other vocabularies for the same text: they are then trained anew
+STDIN = "-"
+
+
+@dataclass(frozen=True)
+class Own:
+    """paths, style, field, holdout: as of a Task. vocabulary: a file (vocab.txt, tokenizer.json, SentencePiece's .model), or what is
+    trained on the text once: KIND or KIND:SIZE of wordpiece, unigram, bpe, or bytes; None: unigram where the task has sentinels (T5),
+    else wordpiece, of as many pieces as the model's tables have. lower: case is folded (a .model and a tokenizer.json say that
+    themselves)."""
+
+    paths: str | Sequence[str]
+    style: str = "blank"
+    field: str = "text"
+    vocabulary: str | None = None
+    lower: bool = True
+    holdout: int = 50
+
+    def task(self, base: Task, size: int, cache: Path) -> Task:
+        """The task on this text. size: ids of the model's tables."""
+        paths = self.paths if isinstance(self.paths, str) else tuple(self.paths)
+        given = {"text": paths, "style": self.style, "field": self.field, "holdout": self.holdout}
+        return base.on(f"own_{base.name}", self.pieces(base.vocabulary.sentinels, size, cache), **given)
+
+    def pieces(self, sentinels: int, size: int, cache: Path) -> Vocabulary:
+        """The vocabulary, trained where it is to be and is not yet in the cache."""
+        kind, _, number = (self.vocabulary or ("unigram" if sentinels else "wordpiece")).partition(":")
+        if kind == "bytes":
+            return Bytes(sentinels)
+        if kind not in KINDS:
+            return opened(self.vocabulary, sentinels, self.lower)
+        if number and not number.isdecimal():
+            raise UserError(f"vocabulary {self.vocabulary!r}: {number!r} is no number of pieces: write {kind}:8000")
+        if kind == "wordpiece" and sentinels:
+            raise UserError("vocabulary wordpiece has no sentinels, which this task needs: choose unigram, bpe or bytes")
+        return opened(str(self.trained(kind, int(number or size - sentinels), cache)), sentinels, self.lower)
+
+    def trained(self, kind: str, size: int, cache: Path) -> Path:
+        """The file of a vocabulary of at most `size` pieces."""
+        source = sources.source(self.paths, self.style, self.field)
+        what = {"code": CODE, "kind": kind, "size": size, "lower": self.lower, "holdout": self.holdout, **source.key(cache / ".digests.json")}
+        key = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]
+        name, train = KINDS[kind]
+        folder = cache / f"vocabulary-{kind}-{key}"
+        if not (folder / name).exists():
+            print(f"training a {kind} vocabulary of at most {size:,} pieces on the text", file=sys.stderr)
+            part = folder.with_name(f".{folder.name}.{os.getpid()}")
+            try:
+                part.mkdir(parents=True, exist_ok=True)
+                train(sample(self.lines(source)), str(part / name), size, self.lower)
+                (part / "manifest.json").write_text(json.dumps(what, indent=1) + "\n")
+                if not folder.exists():
+                    part.rename(folder)
+            except OSError as e:
+                raise UserError(f"cannot write the vocabulary in {cache} ({e.strerror or e}): make room there, or name another --cache") from e
+            finally:
+                shutil.rmtree(part, ignore_errors=True)
+        return folder / name
+
+    def lines(self, source: sources.Source) -> Iterator[str]:
+        """Of the training split."""
+        for document in source.documents(collections.Counter()):
+            if text.split_of(document, self.holdout) == "train":
+                yield from document.split("\n")
+
+
+def opened(path: str, sentinels: int, lower: bool) -> Vocabulary:
+    """The vocabulary in a file, by its ending."""
+    if path.endswith(".model"):
+        return SentencePiece(path, sentinels)
+    if not path.endswith((".txt", ".json")):
+        raise UserError(f"vocabulary {path!r} is neither a kind ({', '.join([*KINDS, 'bytes'])}) nor a .model, .txt or .json: give one of them")
+    if sentinels:
+        raise UserError(f"vocabulary {path} has no sentinels, which this task needs: give a SentencePiece .model")
+    return WordPiece(path, None if path.endswith(".json") else lower)
+
+
+# ------------------------------------------------------------------ options
+def add_text(parser: argparse.ArgumentParser, required: bool = False) -> None:
+    """Options that name a text."""
+    parser.add_argument("--data", nargs="+", action="extend", default=[], required=required, metavar="TEXT",
+                        help="files or globs of your own text (.txt, .jsonl, .parquet; .gz, .bz2, .xz, .zst), tfds:NAME, datasets:NAME, "
+                             "or - for standard input")
+    parser.add_argument("--style", choices=text.STYLES, help="what ends a document of a text: a blank line (default), or every line")
+    parser.add_argument("--field", metavar="NAME", help="the field of a row that is a document (default: text)")
+    parser.add_argument("--holdout", type=int, metavar="N", help="one document in N is held out (default: 50)")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options that put a text in place of the one that a gin file's tasks name."""
+    add_text(parser)
+    parser.add_argument("--vocabulary", metavar="FILE or KIND[:SIZE]",
+                        help="of --data: vocab.txt, tokenizer.json or a SentencePiece .model; or wordpiece, unigram, bpe, bytes to train one")
+    parser.add_argument("--cased", action="store_true", help="of --vocabulary: keep case")
+
+
+def said(args: argparse.Namespace) -> dict[str, object]:
+    """The fields of an Own that the options give."""
+    found = {name: getattr(args, name, None) for name in ("style", "field", "holdout", "vocabulary")}
+    found["lower"] = False if args.cased else None
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def of(args: argparse.Namespace) -> Own:
+    """What the options of `ptmjax vocab` say."""
+    return Own([spooled(args.cache) if path == STDIN else placed(path) for path in args.data], **said(args))
+
+
+def bindings(args: argparse.Namespace) -> str:
+    """What the options say, as lines of a gin file; "" without --data."""
+    given = said(args)
+    if not args.data:
+        if given:
+            option = {"lower": "cased"}.get(first := next(iter(given)), first)
+            raise UserError(f"--{option} is about --data, which is not given: name a text with it")
+        return ""
+    if Path(given.get("vocabulary", "")).is_file():
+        given["vocabulary"] = str(Path(given["vocabulary"]).absolute())
+    given["paths"] = list(of(args).paths)
+    head = ["from __gin__ import dynamic_registration", "from ptmjax.cli import experiment", "from ptmjax.cli import own",
+            "experiment.Experiment.own = @own.Own()"]
+    return "\n".join([*head, *(f"own.Own.{name} = {value!r}" for name, value in given.items()), ""])
+
+
+def placed(path: str) -> str:
+    """A local path from the root, so that a saved configuration finds it from any folder."""
+    if "://" in path or path.partition(":")[0] in ("tfds", "datasets"):
+        return path
+    return str(Path(path).absolute())
+
+
+def spooled(cache: Path) -> str:
+    """Standard input as a file in the cache, named by what it holds: it is read more than once."""
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        part, whole = cache / f".stdin.{os.getpid()}", hashlib.sha256()
+        with part.open("wb") as f:
+            while block := sys.stdin.buffer.read(1 << 20):
+                whole.update(block)
+                f.write(block)
+        final = cache / f"stdin-{whole.hexdigest()[:16]}.txt"
+        part.replace(final)
+    except OSError as e:
+        raise UserError(f"standard input cannot be kept in {cache} ({e.strerror or e}): make room there, or name another --cache") from e
+    return str(final)

@@ -1,0 +1,36 @@
+"""ptmjax vocab: trains a vocabulary on a text."""
+import argparse
+import shutil
+from pathlib import Path
+
+from ptmjax.cli import own, session
+from ptmjax.data.trainers import KINDS
+from ptmjax.types import UserError, at_least
+
+HELP = "train a vocabulary on a text of your own: WordPiece, SentencePiece unigram or BPE"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    own.add_text(parser, required=True)
+    parser.add_argument("--kind", choices=KINDS, default="wordpiece", help="default: %(default)s")
+    parser.add_argument("--size", type=int, default=32000, metavar="N", help="at most so many pieces (default: %(default)s)")
+    parser.add_argument("--cased", action="store_true", help="keep case")
+    parser.add_argument("--out", required=True, type=Path, metavar="FILE", help="vocab.txt of wordpiece, a .model of the others")
+    session.add_cache(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    at_least(1, size=args.size)
+    ending = Path(KINDS[args.kind][0]).suffix
+    if args.out.suffix != ending:
+        raise UserError(f"--out {args.out}: a {args.kind} vocabulary is a {ending} file: name it so")
+    if args.out.exists():
+        raise UserError(f"--out {args.out} exists: name another file")
+    made = own.of(args).trained(args.kind, args.size, args.cache)
+    try:
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(made, args.out)
+    except OSError as e:
+        raise UserError(f"--out {args.out} cannot be written ({e.strerror or e}): name another file") from e
+    print(f"{args.out}: {own.opened(str(args.out), 0, not args.cased).size:,} pieces")
+    return 0

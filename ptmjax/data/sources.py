@@ -1,0 +1,158 @@
+"""What documents are read from: files of text, files of rows (JSON lines, parquet), and datasets behind a scheme (tfds:, datasets:)."""
+import collections
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from etils import epath
+
+from ptmjax.data import text
+from ptmjax.types import UserError
+
+ROWS = (".jsonl", ".json", ".ndjson", ".parquet")
+
+
+class Source(Protocol):
+    """Where a task's documents come from. `key` is what decides them: a cache is used again exactly while it stays the same."""
+
+    def documents(self, faults: collections.Counter) -> Iterator[str]:
+        """In order; faults["invalid"] grows by what was not UTF-8."""
+
+    def key(self, memo: Path | None = None) -> dict[str, str]:
+        """memo: a file that remembers digests (text.digest)."""
+
+    def size(self) -> int:
+        """Bytes, about."""
+
+
+SCHEMES: dict[str, Callable[[str, str], Source]] = {}  # "tfds" -> (name, field) -> Source; whoever can read one adds it
+
+
+def source(paths: str | Sequence[str], style: str = "blank", field: str = "text") -> Source:
+    """The source that `paths` name: a dataset where it is one SCHEME:NAME, else files, by their endings."""
+    paths = (paths,) if isinstance(paths, str) else tuple(paths)
+    schemes = [path.partition(":")[0] for path in paths if ":" in path and "://" not in path]
+    if known := [scheme for scheme in schemes if scheme in SCHEMES]:
+        if len(paths) > 1:
+            raise UserError(f"{known[0]}:... stands alone: name one dataset, or files")
+        return SCHEMES[known[0]](paths[0].partition(":")[2], field)
+    return Files(paths, style, field)
+
+
+@dataclass(frozen=True)
+class Files:
+    """Files and globs. .jsonl, .json, .ndjson (a JSON object a line) and .parquet: `field` of every row is a document; all others
+    are text (text.documents, `style`). Plain, .gz, .bz2, .xz or .zst, parquet plain."""
+
+    paths: tuple[str, ...]
+    style: str = "blank"
+    field: str = "text"
+
+    def __post_init__(self):
+        text.check_style(self.style)
+
+    def _files(self) -> list[tuple[epath.Path, str]]:
+        """(path, its ending without that of a compression)."""
+        return [(path, next((end for end in reversed(path.suffixes) if end not in text.OPEN), "")) for path in text.files(self.paths)]
+
+    def documents(self, faults: collections.Counter) -> Iterator[str]:
+        for path, kind in self._files():
+            if kind not in ROWS:
+                yield from text.documents(str(path), self.style, faults)
+                continue
+            found = (parquet if kind == ".parquet" else json_lines)(path, self.field, faults)
+            if (first := next(found, None)) is None:
+                raise UserError(f"text {path} is empty: no row has anything in its field {self.field!r}")
+            yield first
+            yield from found
+
+    def key(self, memo: Path | None = None) -> dict[str, str]:
+        how = {"field": self.field} if any(kind in ROWS for _, kind in self._files()) else {}
+        return {"style": self.style, "source": text.digest(self.paths, memo), **how}
+
+    def size(self) -> int:
+        return sum(text.size_and_time(path)[0] for path in text.files(self.paths))
+
+
+def json_lines(path: epath.Path, field: str, faults: collections.Counter) -> Iterator[str]:
+    """The field of every line that is not blank; a row in which it is blank is passed over."""
+    for number, line in enumerate(text.lines(path, faults), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as e:
+            raise UserError(f"text {path}, line {number} is not JSON ({e}): give a JSON object a line") from e
+        yield from _field(row, field, f"{path}, line {number}")
+
+
+def parquet(path: epath.Path, field: str, faults: collections.Counter) -> Iterator[str]:
+    """The field of every row, a batch of rows in memory at a time."""
+    import pyarrow.parquet
+
+    try:
+        with path.open("rb") as f, pyarrow.parquet.ParquetFile(f) as table:
+            if field not in table.schema_arrow.names:
+                raise _lacks(f"{path}", field, table.schema_arrow.names)
+            number = 0
+            for batch in table.iter_batches(batch_size=1024, columns=[field]):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield from _field(row, field, f"{path}, row {number}")
+    except (OSError, pyarrow.ArrowException) as e:
+        raise text.unreadable(path, e) from e
+
+
+def _field(row: object, field: str, where: str) -> list[str]:
+    """[the document], or [] where there is none."""
+    if not isinstance(row, dict):
+        raise UserError(f"text {where} is not an object with fields: give one a row")
+    if field not in row:
+        raise _lacks(where, field, row)
+    if not isinstance(value := row[field], str | None):
+        raise UserError(f"text {where}: {field!r} is a {type(value).__name__}, not a text: name another field")
+    value = value and text.clean(value)
+    return [value] if value else []
+
+
+def _lacks(where: str, field: str, has) -> UserError:
+    return UserError(f"text {where} has no field {field!r}, it has {', '.join(map(repr, sorted(has)[:8])) or 'none'}: name one of them")
+
+
+@dataclass(frozen=True)
+class Hub:
+    """A dataset of the package `datasets`: a folder that save_to_disk wrote, or a name of its hub, NAME[@SPLIT]; its `field` is a
+    document. Needs the extra "datasets"."""
+
+    name: str
+    field: str = "text"
+
+    def _opened(self):
+        try:
+            import datasets
+        except ImportError as e:
+            raise UserError('datasets:... needs the package datasets: pip install "ptmjax[datasets]"') from e
+        name, _, split = self.name.partition("@")
+        try:
+            found = datasets.load_from_disk(name) if Path(name).is_dir() else datasets.load_dataset(name, split=split or "train")
+            found = found if isinstance(found, datasets.Dataset) else found[split or "train"]
+        except Exception as e:  # the hub's, the network's and the file system's
+            raise UserError(f"datasets:{self.name} cannot be opened ({type(e).__name__}: {text.first_line(e)}): check name and split") from e
+        if self.field not in found.column_names:
+            raise _lacks(f"datasets:{self.name}", self.field, found.column_names)
+        return found.select_columns([self.field])
+
+    def documents(self, faults: collections.Counter) -> Iterator[str]:
+        for number, row in enumerate(self._opened(), 1):
+            yield from _field(row, self.field, f"datasets:{self.name}, row {number}")
+
+    def key(self, memo: Path | None = None) -> dict[str, str]:
+        return {"source": f"datasets {self._opened()._fingerprint}", "field": self.field}
+
+    def size(self) -> int:
+        return int(self._opened().data.nbytes)
+
+
+SCHEMES["datasets"] = Hub

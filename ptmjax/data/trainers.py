@@ -1,0 +1,120 @@
+"""Vocabularies trained on a text: WordPiece, SentencePiece unigram and BPE. Equal lines give equal bytes, in any process.
+
+V size of the vocabulary.
+"""
+import collections
+import io
+import logging
+import zlib
+from collections.abc import Callable, Iterable
+
+import sentencepiece
+import tokenizers
+from etils import epath
+
+from ptmjax.data.wordpiece import LONGEST as LONGEST_WORD
+from ptmjax.data.wordpiece import UNK, normalizer, pre_tokenizer
+from ptmjax.types import UserError, at_least
+
+CONTROLS = ("[CLS]", "[SEP]", "[MASK]")
+LONGEST = 1 << 16  # bytes of a line that SentencePiece's trainer accepts; its own default of 4192 drops long paragraphs
+ALPHABET = 1000  # characters of a WordPiece vocabulary of an alphabetic script, as in BERT's; more for one with more common characters
+BUDGET = 50_000_000  # characters of text that are learnt from
+
+
+def sample(lines: Iterable[str], budget: int = BUDGET) -> list[str]:
+    """The lines with text, in order; of more than `budget` characters, those whose hash lies below a bound that keeps within it."""
+    kept, held, bound = [], 0, 1 << 32
+    for line in lines:
+        if line.strip() and (hashed := zlib.crc32(line.encode())) < bound:
+            kept.append((hashed, line))
+            held += len(line)
+        while held > budget and len(kept) > 1:
+            bound //= 2
+            kept = [pair for pair in kept if pair[0] < bound] or kept[:1]
+            held = sum(len(line) for _, line in kept)
+    return [line for _, line in kept]
+
+
+def train_sentencepiece(lines: Iterable[str], path: str, size: int, lower: bool = True, kind: str = "unigram") -> int:
+    """Trains a model of at most `size` pieces, writes it to `path`, and returns how many over-long lines were left out.
+
+    kind: "unigram" or "bpe". lower folds case (NFKC with case folding; accents stay). pad 0, unk 1, then [CLS] [SEP] [MASK]. Text
+    with more than LONGEST bytes a line is left out and reported. One thread, so that equal lines give equal bytes.
+    """
+    at_least(1, size=size)
+    kept = [line for line in lines if line.strip()]
+    total = len(kept)
+    kept = [line for line in kept if len(line.encode()) <= LONGEST]
+    skipped = total - len(kept)
+    if not kept:
+        raise UserError(f"no text to train {path} on: of {total} lines with text {skipped} are longer than {LONGEST} bytes; break them up")
+    if skipped:
+        logging.warning("%s: left out %d of %d lines, which are longer than %d bytes", path, skipped, total, LONGEST)
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(kept), model_writer=model, model_type=kind, vocab_size=size, hard_vocab_limit=False,
+            pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, control_symbols=list(CONTROLS),
+            normalization_rule_name="nmt_nfkc_cf" if lower else "nmt_nfkc", character_coverage=0.9995,
+            max_sentence_length=LONGEST, num_threads=1, minloglevel=2,
+        )  # fmt: skip
+    except RuntimeError as e:  # the library's way to say that the size and the text do not fit
+        raise UserError(f"cannot train {path} with {size} pieces on {len(kept)} lines: {str(e).rsplit('] ')[-1]}") from e
+    epath.Path(path).write_bytes(model.getvalue())
+    return skipped
+
+
+def train_wordpiece(lines: Iterable[str], path: str, size: int, lower: bool = True) -> int:
+    """Trains a WordPiece vocabulary of at most `size` pieces, writes it to `path` as BERT's vocab.txt, and returns how many words were
+    left out because they are longer than wordpiece.LONGEST characters.
+
+    [PAD] [UNK] [CLS] [SEP] [MASK] first, then the characters, then pieces in the order in which they were merged, of pairs that
+    occur at least twice. lower folds case and strips accents, as BERT's uncased models do. Merges by count (tokenizers' trainer); its
+    own alphabet comes out of a hash table, on whose order ties and ids would depend, so it is given one here.
+    """
+    words, skipped = collections.Counter(), 0
+    normal, apart = normalizer(lower, lower), pre_tokenizer()
+    for line in lines:
+        for word, _ in apart.pre_tokenize_str(normal.normalize_str(line)):
+            words[word] += 1
+    for word in [w for w in words if len(w) > LONGEST_WORD]:
+        skipped += words.pop(word)
+    if not words:
+        raise UserError(f"no text to train {path} on: give lines with words of at most {LONGEST_WORD} characters")
+    symbols = ["[PAD]", UNK, *CONTROLS]
+    alphabet = _alphabet(words)
+    at_least(len(symbols) + len(alphabet), size=size)
+    made = tokenizers.Tokenizer(tokenizers.models.WordPiece({UNK: 0}, unk_token=UNK, max_input_chars_per_word=LONGEST_WORD))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Split("\n", "removed")
+    trainer = tokenizers.trainers.WordPieceTrainer(
+        vocab_size=size, special_tokens=[*symbols, *alphabet], min_frequency=2, show_progress=False,
+        initial_alphabet=[c for c in alphabet if len(c) == 1], limit_alphabet=sum(len(c) == 1 for c in alphabet),
+    )  # fmt: skip
+    made.train_from_iterator(("\n".join([word] * n) for word, n in words.items()), trainer)
+    pieces = made.get_vocab()
+    epath.Path(path).write_text("".join(f"{piece}\n" for piece in sorted(pieces, key=pieces.get)))
+    return skipped
+
+
+def _alphabet(words: collections.Counter) -> list[str]:
+    """The commonest characters, as they begin a word and as they go on: ALPHABET of them, or as many as cover .9995 of the text."""
+    first, inner = collections.Counter(), collections.Counter()
+    for word, n in words.items():
+        first[word[0]] += n
+        for c in word[1:]:
+            inner[c] += n
+    counts, covered, kept = first + inner, 0, set()
+    for c in sorted(counts, key=lambda c: (-counts[c], c)):
+        if len(kept) >= ALPHABET and covered >= 0.9995 * counts.total():
+            break
+        kept.add(c)
+        covered += counts[c]
+    return [*sorted(kept), *(f"##{c}" for c in sorted(kept & inner.keys()))]
+
+
+KINDS: dict[str, tuple[str, Callable[..., int]]] = {  # -> file name, (lines, path, size, lower) -> how much was left out
+    "wordpiece": ("vocab.txt", train_wordpiece),
+    "unigram": ("spiece.model", train_sentencepiece),
+    "bpe": ("spiece.model", lambda *given: train_sentencepiece(*given, kind="bpe")),
+}

@@ -1,0 +1,114 @@
+"""--data: training, inspecting and reading out on a text that no task names; `ptmjax vocab`."""
+import io
+import json
+import random
+
+import pytest
+
+from ptmjax.cli.main import main
+from ptmjax.data.wordpiece import WordPiece
+
+WORDS = "the quick brown fox jumps over lazy dogs and runs into deep dark woods while old owls sing of moons".split()
+SMALL = ["--gin.LAYERS=1", "--gin.D=16", "--gin.HEADS=2", "--gin.HIDDEN=32", "--gin.BATCH=8", "--gin.V=128"]
+BERT = ["--gin_file=bert_base_mlm.gin", *SMALL, "--gin.STEPS_SHORT=2", "--gin.STEPS_LONG=1", "--gin.WARMUP=1", "--gin.SLOTS_SHORT=10", "--gin.SLOTS_LONG=10",
+        "--gin.TASK_SHORT=en_pd_mlm_64", "--gin.TASK_LONG=en_pd_wwm_64"]
+
+
+def stories(n=120, seed=0):
+    rng = random.Random(seed)
+    return [f"story {i}: " + " ".join(rng.choice(WORDS) for _ in range(60)) for i in range(n)]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("own")
+    (folder / "my").mkdir()
+    (folder / "my" / "a.txt").write_text("\n\n".join(stories()))
+    (folder / "my" / "b.txt").write_text("\n\n".join(stories(40, 1)))
+    (folder / "rows.jsonl").write_text("".join(json.dumps({"body": story}) + "\n" for story in stories()))
+    return folder
+
+
+@pytest.fixture
+def ptmjax(home, capsys, monkeypatch):
+    monkeypatch.chdir(home)
+
+    def run(*argv):
+        code = main([*argv, "--cache=cache"])
+        out = capsys.readouterr()
+        return code, out.out, out.err
+
+    return run
+
+
+def test_bert_on_own_text_from_one_command_and_read_out_from_its_folder(ptmjax, home, monkeypatch, tmp_path):
+    code, out, err = ptmjax("train", *BERT, "--data=my/*.txt", "--workdir=run")
+    assert code == 0, err
+    assert "training a wordpiece vocabulary of at most 128 pieces" in err and "own_en_pd_mlm_64" in out
+    monkeypatch.chdir(tmp_path)  # what is saved finds the text from anywhere
+    code, out, err = ptmjax("eval", f"--workdir={home / 'run'}", f"--cache={home / 'cache'}")
+    assert code == 0 and json.loads(out)["step"] == 3, err
+
+
+def test_a_second_call_goes_on_and_trains_no_vocabulary(ptmjax):
+    code, out, err = ptmjax("train", *BERT, "--data=my/*.txt", "--workdir=run", "--gin.STEPS_LONG=2")
+    assert code == 0 and "training a" not in err and "going on from step 3 of 4" in out, err
+
+
+def test_a_changed_text_is_refused(ptmjax, home):
+    with (home / "my" / "b.txt").open("a") as f:
+        f.write("\n\nanother story altogether, of the quick brown fox and the dogs\n")
+    code, _, err = ptmjax("train", *BERT, "--data=my/*.txt", "--workdir=run", "--gin.STEPS_LONG=3")
+    assert code == 2 and "holds a run on other data" in err
+
+
+@pytest.mark.parametrize("gin, more", [
+    (["t5_small.gin", "--gin.STEPS=1", "--gin.TASK=en_pd_spans_64", "--gin.V=300"], ["--vocabulary=unigram:100"]),
+    (["t5_small.gin", "--gin.STEPS=1", "--gin.TASK=en_pd_spans_64", "--gin.V=400"], ["--vocabulary=bytes"]),
+    (["electra_small.gin", "--gin.STEPS=1", "--gin.TASK=en_pd_rtd_64", "--gin.GD=8", "--gin.GHEADS=2", "--gin.GHIDDEN=8", "--gin.E=8", "--gin.WARMUP=0"], ["--vocabulary=bpe"]),
+    (["bert_demo.gin", "--gin.SIZE=8", "--gin.STEPS=1", "--gin.WARMUP=0"], ["--cased", "--holdout=20"]),
+])
+def test_other_systems_and_vocabularies_on_rows(ptmjax, tmp_path, gin, more):
+    rest = [option for option in SMALL if not any(option.partition("=")[0] == given.partition("=")[0] for given in gin)]
+    code, out, err = ptmjax("train", f"--gin_file={gin[0]}", *rest, *gin[1:], "--data=rows.jsonl", "--field=body", f"--workdir={tmp_path / 'run'}", *more)
+    assert code == 0, err
+
+
+def test_inspect_shows_own_text_from_standard_input(ptmjax, home, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("\n".join(stories()).encode())))
+    code, out, err = ptmjax("inspect", *BERT, "--data=-", "--style=line", "--examples=1")
+    assert code == 0 and "story" in out, err
+    assert [path.suffix for path in (home / "cache").glob("stdin-*")] == [".txt"]
+
+
+def test_vocab_and_a_file_of_it(ptmjax, tmp_path):
+    out = tmp_path / "new" / "vocab.txt"
+    code, said, err = ptmjax("vocab", "--data=my/a.txt", "--size=110", f"--out={out}")
+    assert code == 0 and said == f"{out}: {WordPiece(str(out)).size} pieces\n", err
+    code, said, err = ptmjax("inspect", *BERT, "--data=my/a.txt", f"--vocabulary={out}", "--examples=0")
+    assert code == 0, err
+    for given, fault in ((["--size=110", f"--out={out}"], "exists: name another file"), (["--kind=bpe", f"--out={out}"], "is a .model file"),
+                         (["--size=4", f"--out={tmp_path / 'v.txt'}"], "size is 4; it must be at least"), (["--out=v.txt", "--data=none"], "none does not exist")):
+        code, _, err = ptmjax("vocab", "--data=my/a.txt", *given)
+        assert code == 2 and fault in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize("given, fault", [
+    (["--style=line"], "--style is about --data, which is not given"), (["--cased"], "--cased is about --data"),
+    (["--data=my/none*.txt"], "none*.txt does not exist"), (["--data=my/a.txt", "--vocabulary=words"], "'words' is neither a kind"),
+    (["--data=my/a.txt", "--vocabulary=bpe:many"], "'many' is no number of pieces"), (["--data=my/a.txt", "--vocabulary=x.model"], "x.model cannot be read"),
+    (["--data=rows.jsonl"], "has no field 'text', it has 'body'"), (["--data=my/a.txt", "--holdout=1"], "1 in 1 held out"),
+    (["--data=my/a.txt", "--vocabulary=wordpiece:200"], "is for 128 ids, the vocabulary of own_en_pd_mlm_64 has"),
+    (["--data=tfds:none_such"], "tfds:none_such cannot be opened"),
+])
+def test_faults_are_one_line_and_leave_nothing(ptmjax, tmp_path, given, fault):
+    code, _, err = ptmjax("train", *BERT, f"--workdir={tmp_path / 'run'}", *given)
+    told = [line for line in err.splitlines() if not line.startswith("training a")]
+    assert code == 2 and len(told) == 1 and fault in told[0] and not (tmp_path / "run").exists()
+
+
+def test_span_tasks_refuse_a_vocabulary_without_sentinels(ptmjax, tmp_path):
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n")
+    for vocabulary in ("wordpiece", tmp_path / "vocab.txt"):
+        code, _, err = ptmjax("inspect", "--gin_file=t5_small.gin", "--data=my/a.txt", f"--vocabulary={vocabulary}")
+        assert code == 2 and "has no sentinels, which this task needs" in err

@@ -1,0 +1,31 @@
+import jax
+import jax.numpy as jnp
+import pytest
+
+from ptmjax.training.flops import flops
+
+
+def count(f, *shapes):
+    return flops(jax.make_jaxpr(f)(*(jnp.zeros(shape) for shape in shapes)).jaxpr)
+
+
+PRODUCT = 2 * 3 * 4 * 5
+
+
+@pytest.mark.parametrize("f, times", [
+    (lambda x, w: x @ w, 1),
+    (jax.jit(lambda x, w: jnp.tanh(x @ w)), 1),
+    (lambda x, w: jax.vmap(lambda row: row @ w)(x), 1),
+    (lambda x, w: jax.lax.scan(lambda c, _: (c + x @ w, None), jnp.zeros((3, 5)), None, length=7), 7),
+    (lambda x, w: jax.lax.cond(x[0, 0] > 0, lambda: x @ w, lambda: 2 * (x @ w) + x @ (2 * w)), 2),
+    (lambda x, w: jax.grad(lambda x, w: (x @ w).sum() ** 2, (0, 1))(x, w), 3),
+    (lambda x, w: jax.grad(jax.checkpoint(lambda x, w: (jnp.sin(x @ w) ** 2).sum()), (0, 1))(x, w), 4),  # it multiplies again
+])
+def test_matrix_products_are_counted_where_they_stand(f, times):
+    assert count(f, (3, 4), (4, 5)) == times * PRODUCT
+
+
+def test_batched_and_convolved():
+    assert count(lambda q, k: jnp.einsum("blhk,bmhk->bhlm", q, k), (2, 3, 4, 5), (2, 6, 4, 5)) == 2 * 2 * 4 * 3 * 6 * 5
+    convolve = lambda x, w: jax.lax.conv_general_dilated(x, w, (1,), "SAME", dimension_numbers=("NWC", "WIO", "NWC"))
+    assert count(convolve, (2, 10, 3), (5, 3, 7)) == 2 * 2 * 10 * 7 * 5 * 3
