@@ -16,7 +16,7 @@ from ptmjax.data.task import Task
 from ptmjax.data.trainers import KINDS, sample
 from ptmjax.data.vocabulary import SentencePiece, Vocabulary
 from ptmjax.data.wordpiece import WordPiece
-from ptmjax.types import UserError
+from ptmjax.types import UserError, at_least
 
 CODE = 1  # raise it when trainers.py gives other vocabularies for the same text: they are then trained anew
 STDIN = "-"
@@ -35,6 +35,9 @@ class Own:
     vocabulary: str | None = None
     lower: bool = True
     holdout: int = 50
+
+    def __post_init__(self):
+        at_least(2, holdout=self.holdout)
 
     def task(self, base: Task, size: int, cache: Path) -> Task:
         """The task on this text. size: ids of the model's tables."""
