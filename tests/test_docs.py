@@ -44,7 +44,7 @@ def test_links_lead_somewhere(page):
 def test_the_pages_name_only_commands_that_are_tested():
     """Every command of the README is run here, or by the tests of launch/ and of several processes."""
     names = {tuple(w for w in words if not w.startswith("XLA_FLAGS="))[:2] for page in PAGES for words in commands(page)}
-    assert names <= {("ptmjax", c) for c in ("train", "eval", "fill", "inspect", "list", "export", "detect")} | {
+    assert names <= {("ptmjax", c) for c in ("train", "eval", "fill", "inspect", "list", "export", "detect", "vocab")} | {
         ("bash", "launch/local.sh"), ("bash", "launch/test.sh")}, names
 
 
@@ -83,14 +83,28 @@ def lay(page: str, folder: Path, names: list[str]) -> None:
     (folder / "my.txt").write_text("\n\n".join(f"story {i}. " + " ".join(WORDS[(i + j) % 16] for j in range(90)) for i in range(120)))
 
 
-def test_a_text_of_ones_own(tmp_path):
-    """README's BERT on one's own text and vocabulary, as written but for its sizes; both stages are trained on it."""
-    lay("README.md", tmp_path, ["my_tasks.py", "my_bert.gin"])
+SMALL = [f"--gin.{name}={n}" for name, n in dict(D=16, LAYERS=1, HEADS=2, HIDDEN=32, BATCH=8, STEPS_SHORT=2, STEPS_LONG=1, WARMUP=1).items()]
+
+
+@pytest.mark.parametrize("page, part", [("README.md", "## Your own text"), ("docs/own_text.md", "# Your own text"), ("docs/own_text.md", "`--cased`")])
+def test_a_text_of_ones_own(page, part, tmp_path):
+    """As written but for its sizes."""
+    (tmp_path / "my").mkdir()
+    lay("docs/own_text.md", tmp_path / "my", ["my_tasks.py", "my_bert.gin"])
+    found = commands(page, part) if page == "README.md" else [words for words in commands(page) if (words[1] == "vocab") == (part == "`--cased`") and "--gin_file=my_bert.gin" not in words]
+    for words in found:
+        out = ptmjax([*words, *(SMALL if words[1] in ("train", "inspect") else []), f"--cache={tmp_path / 'cache'}"], tmp_path)
+        assert "en_pd_mlm_128: " not in out.replace("own_en_pd_mlm_128: ", "") and ("held out at step 3" in out or words[1] != "train" or "--dry_run" in words), out
+    assert found
+
+
+def test_a_task_of_ones_own(tmp_path):
+    """BERT on one's own task and vocabulary, as written but for its sizes; both stages are trained on it."""
+    lay("docs/own_text.md", tmp_path, ["my_tasks.py", "my_bert.gin"])
     symbols = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "story", ".", *map(str, range(10)), *(f"##{n}" for n in range(10))]
     (tmp_path / "vocab.txt").write_text("\n".join([*symbols, *sorted(set(WORDS))]) + "\n")
-    small = dict(D=16, LAYERS=1, HEADS=2, HIDDEN=32, BATCH=8, STEPS_SHORT=2, STEPS_LONG=1, WARMUP=1)
-    [command] = commands("README.md", "## Your own text")
-    out = ptmjax([*command, *(f"--gin.{name}={n}" for name, n in small.items()), f"--cache={tmp_path / 'cache'}"], tmp_path)
+    [command] = commands("docs/own_text.md", "`my_bert.gin`")
+    out = ptmjax([*command, *SMALL, f"--cache={tmp_path / 'cache'}"], tmp_path)
     assert "my_128: " in out and "my_512: " in out and "en_pd" not in out and "held out at step 3" in out, out
 
 

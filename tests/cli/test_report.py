@@ -1,0 +1,41 @@
+import json
+
+import pytest
+
+from ptmjax.cli.main import main
+
+
+def run_of(folder, rate, losses, held=True):
+    folder.mkdir(parents=True)
+    (folder / "config.gin").write_text(f"STEPS = 3\nRATE = {rate}\nptmjax.nn.block.Block.act = 'a|b'\n")
+    lines = [{"step": i, "loss": x, "rate": rate} for i, x in enumerate(losses, 1)]
+    lines += [{"step": len(losses), "set": "validation", "mlm": 2.0, "loss": losses[-1], "accuracy": 0.25, "records": 7}] * held
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (folder / "timing.jsonl").write_text('{"step": 1, "seconds": 2.0, "tokens": 1000}\n')
+    return str(folder)
+
+
+def test_runs_side_by_side(tmp_path, capsys):
+    runs = [run_of(tmp_path / "a" / "run", 0.1, [3.0, None, 2.5]), run_of(tmp_path / "b" / "run", 0.2, [3.0, 2.0, None])]
+    assert main(["report", *runs, f"--out={tmp_path / 'out'}"]) == 0
+    page = (tmp_path / "out" / "report.md").read_text()
+    for line in ("|  | a/run | b/run |", "| `RATE` | 0.1 | 0.2 |", "| step | 3 | 3 |", "| loss | 2.5 | not finite |", "| accuracy | 0.25 | 0.25 |",
+                 "| tokens/s | 500 | 500 |"):
+        assert line in page, page
+    assert "STEPS" not in page and "![curves](report.png)" in page  # what is alike does not show
+    assert (tmp_path / "out" / "report.png").read_bytes()[:4] == b"\x89PNG"
+    assert "report.md" in (out := capsys.readouterr().out) and "b/run" in out
+
+
+def test_a_run_without_an_evaluation_stands_beside_one_with(tmp_path, capsys):
+    runs = [run_of(tmp_path / "a", 0.1, [3.0]), run_of(tmp_path / "b", 0.1, [2.0], held=False)]
+    assert main(["report", *runs, f"--out={tmp_path / 'out'}"]) == 0 and "| loss | 3 | 2 |" in (tmp_path / "out" / "report.md").read_text()
+
+
+@pytest.mark.parametrize("made, fault", [((), "holds no run"), (("config.gin",), "holds no line yet"), (("twice",), "is named twice")])
+def test_faults(tmp_path, capsys, made, fault):
+    (tmp_path / "x").mkdir()
+    for name in made:
+        (tmp_path / "x" / name).write_text("STEPS = 1\n")
+    assert main(["report", *[str(tmp_path / "x")] * (1 + (made == ("twice",))), f"--out={tmp_path / 'out'}"]) == 2
+    assert fault in capsys.readouterr().err and not (tmp_path / "out").exists()
