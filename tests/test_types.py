@@ -1,9 +1,10 @@
 """Numbers that a user gives."""
 import math
 
+import numpy as np
 import pytest
 
-from ptmjax.types import UserError, above_zero, at_least, at_most
+from ptmjax.types import UserError, above_zero, at_least, at_most, highest
 
 
 def test_limits_themselves_are_taken():
@@ -20,3 +21,9 @@ def test_limits_themselves_are_taken():
 def test_what_is_beyond_or_no_number_is_refused(check, value, said):
     with pytest.raises(UserError, match=f"size is {value}; it must {said}"):
         check(width=3, size=value)
+
+
+def test_the_highest_is_the_first_of_equals_as_argmax():
+    x = np.random.default_rng(0).integers(-2, 3, (50, 9)).astype(np.float32)
+    x[0], x[1] = -np.inf, 0
+    assert (np.asarray(highest(x)) == x.argmax(-1)).all()

@@ -4,11 +4,12 @@ B rows, L length, H heads, K head size.
 """
 from collections.abc import Callable
 
+import jax.numpy as jnp
 from flax import nnx
 
 from ptmjax.nn import masks
 from ptmjax.nn.positions import positions, rotary_angles
-from ptmjax.types import Array, Batch
+from ptmjax.types import Array, Batch, constrain
 
 
 class Context(nnx.Module):
@@ -28,7 +29,8 @@ class Context(nnx.Module):
         if self.rotary is not None:
             out["angles"] = rotary_angles(positions(batch), self.rotary)
         if self.bias is not None:
-            out["bias"] = self.bias(batch)
+            bias = self.bias(batch)  # for every row: its gradient is then summed over them once, not in each layer
+            out["bias"] = constrain(jnp.broadcast_to(bias, (len(out["see"]), *bias.shape[1:])), "batch", "heads", None, None)
         if "encoded" in batch:
             out |= {"encoded": batch["encoded"], "encoded_see": self.cross(batch)}
         return out

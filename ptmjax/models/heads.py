@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from ptmjax.nn.linear import Linear, product
+from ptmjax.nn.linear import Linear, add, product
 from ptmjax.nn.mlp import activation
 from ptmjax.nn.norm import Norm
 from ptmjax.nn.param import Init, padded, param, rows
@@ -47,7 +47,7 @@ class VocabularyHead(nnx.Module):
             scores = jnp.einsum("...d,...cd->...c", h, table, preferred_element_type=jnp.float32)
             return scores if self.bias is None else scores + rows(self.bias[...], candidates)
         scores = product(h, self.table[...].T, jnp.float32)
-        scores = scores if self.bias is None else scores + self.bias[...]
+        scores = scores if self.bias is None else add(scores, self.bias[...])
         scores = jnp.where(jnp.arange(scores.shape[-1]) < self.size, scores, NEVER)
         return constrain(scores, "batch", *[None] * (h.ndim - 2), "vocab")
 

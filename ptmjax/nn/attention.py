@@ -27,11 +27,31 @@ def attention(q: Array, k: Array, v: Array, see: Array, *, bias: Array | None = 
     scores = jnp.einsum("blhk,bmhk->bhlm", q, k, preferred_element_type=jnp.float32)
     if bias is not None:
         scores = scores + bias
-    masked = jnp.where(see[:, None], scores, HIDDEN)
-    probs = jax.nn.softmax(masked) * see.any(-1)[:, None, :, None]
-    y = jnp.einsum("bhlm,bmhk->blhk", dropout(probs, rate, key).astype(v.dtype), v)
-    found = {"scores": scores, "probs": probs, "values": v}
-    return y, {name: x for name, x in found.items() if name in capture}
+    some = see.any(-1)
+    probs = softmax(scores + jnp.where(see, 0.0, HIDDEN)[:, None])
+    weigh = lambda probs, v, key: jnp.einsum("bhlm,bmhk->blhk", dropout(probs, rate, key).astype(v.dtype), v)
+    y = jax.checkpoint(weigh, prevent_cse=False)(probs, v, key)  # keeps probs alone: their dropped-out copy is as large
+    aux = {"scores": lambda: scores, "probs": lambda: probs * some[:, None, :, None], "values": lambda: v}
+    return y * some[:, :, None, None].astype(y.dtype), {name: made() for name, made in aux.items() if name in capture}
+
+
+@jax.custom_vjp
+def softmax(x: Array) -> Array:
+    """Of the last axis. jax.nn's keeps two arrays for its gradient, the result and what it was divided from; this keeps one, and the
+    scores' size squared in the length is most of what a layer keeps."""
+    return jax.nn.softmax(x)
+
+
+def _made(x: Array) -> tuple[Array, Array]:
+    y = softmax(x)
+    return y, y
+
+
+def _taken(y: Array, dy: Array) -> tuple[Array]:
+    return (y * (dy - (y * dy).sum(-1, keepdims=True)),)
+
+
+softmax.defvjp(_made, _taken)
 
 
 class Attention(nnx.Module):

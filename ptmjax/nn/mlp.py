@@ -45,5 +45,9 @@ class Mlp(nnx.Module):
 
     def __call__(self, x: Array, key: Key | None = None) -> Array:
         h = constrain(self.wi(x), "batch", None, "mlp")
-        h = self.act(h) if self.gate is None else self.act(constrain(self.gate(x), "batch", None, "mlp")) * h
+        gate = None if self.gate is None else constrain(self.gate(x), "batch", None, "mlp")
+        return jax.checkpoint(self.out, prevent_cse=False)(h, gate, key)  # keeps h: what act and dropout make of it is as large
+
+    def out(self, h: Array, gate: Array | None, key: Key | None) -> Array:
+        h = self.act(h) if gate is None else self.act(gate) * h
         return self.wo(dropout(h, self.rate, key))

@@ -23,7 +23,8 @@ class Stack(nnx.Module):
     """A sequence of (block factory, count). Memory and aux are lists with one entry a group, leaves [N, B, ...].
 
     A scan compiles a layer once (24 layers: 3 s instead of 40 on a CPU); loop=True unrolls it for debugging and gives the
-    same initial bits. remat: what the backward pass computes again: "none", "full" (all but layer inputs) or "dots".
+    same initial bits. remat: what the backward pass computes again: "none" (but for what costs next to nothing, which
+    the parts themselves say), "full" (all but layer inputs) or "dots".
     """
 
     def __init__(self, groups: Sequence[tuple[Callable, int]], *, remat: str = "none", loop: bool = False, key: Array):

@@ -17,6 +17,7 @@ class Worker:
 
     def __init__(self, side: str, system: str, threads: int, tiny: bool):
         counts = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "PJRT_NPROC"), str(threads))
+        counts["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"  # as the command `ptmjax` has it, for both sides
         env = {**os.environ, **counts, "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "2", "TOKENIZERS_PARALLELISM": "false"}
         command = [sys.executable, "-m", "tests.bench.worker", side, system, str(threads), str(int(tiny))]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env, cwd=ROOT)

@@ -75,3 +75,12 @@ def test_the_loop_raises_an_interrupt_that_was_swallowed(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         tiny.run([tiny.stage(tiny.lstm)], tmp_path)
     assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["3"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc's")
+@pytest.mark.parametrize("given, found", [(None, "glibc.malloc.hugetlb=1"), ("glibc.malloc.check=0", "glibc.malloc.check=0")])
+def test_malloc_asks_for_huge_pages_unless_it_is_told_otherwise(given, found):
+    start = "import os; from ptmjax.__main__ import with_huge_pages as w; w(); print(os.environ['GLIBC_TUNABLES'], *__import__('sys').orig_argv[3:])"
+    env = {name: x for name, x in os.environ.items() if name != "GLIBC_TUNABLES"} | ({"GLIBC_TUNABLES": given} if given else {})
+    done = subprocess.run([sys.executable, "-c", start, "a b", "--c=''"], capture_output=True, text=True, env=env, timeout=60)
+    assert done.stdout == f"{found} a b --c=''\n", done

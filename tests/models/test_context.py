@@ -35,7 +35,7 @@ def test_rotary_angles_follow_the_batchs_positions():
 
 def test_a_bias_is_a_parameter_of_the_context():
     layer = Context(bias=Bias, key=jax.random.key(0))
-    assert layer(BATCH)["bias"].shape == (1, 3, 1, 1) and layer.bias.table.shape == (3,)
+    assert layer(BATCH)["bias"].shape == (2, 3, 1, 1) and layer.bias.table.shape == (3,)
 
 
 def test_a_decoders_context_sees_the_encoders_segments():

@@ -125,3 +125,15 @@ def test_unscaled_scores_have_the_factor_in_the_initial_query():
     np.testing.assert_allclose(a, b, atol=1e-5)
     np.testing.assert_allclose(bare.query.kernel[...] * 2, scaled.query.kernel[...], rtol=1e-6)
     np.testing.assert_array_equal(bare.key.kernel[...], scaled.key.kernel[...])
+
+
+def test_gradients_are_torchs_and_one_square_array_is_kept_for_them():
+    key, dy = Key(jax.random.key(1), jnp.arange(B)), RNG.normal(size=Q.shape).astype(np.float32)
+    _, pull = jax.vjp(lambda q, k, v: attention(q, k, v, SEE)[0], Q, KEYS, V)
+    t = [torch.from_numpy(np.swapaxes(x, 1, 2).copy()).requires_grad_() for x in (Q, KEYS, V)]
+    y = torch.nn.functional.scaled_dot_product_attention(*t, attn_mask=torch.from_numpy(SEE[:, None].repeat(H, 1)), scale=1.0)
+    y.backward(torch.from_numpy(np.swapaxes(dy, 1, 2).copy()))
+    for ours, theirs in zip(pull(jnp.asarray(dy)), t):
+        np.testing.assert_allclose(ours, theirs.grad.transpose(1, 2).numpy(), atol=3e-6)
+    _, pull = jax.vjp(lambda q, k, v: attention(q, k, v, SEE, rate=0.3, key=key)[0], Q, KEYS, V)
+    assert [x.shape for x in jax.tree.leaves(pull)].count((B, H, L, M)) == 1

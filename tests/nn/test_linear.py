@@ -30,3 +30,11 @@ def test_the_gradient_of_a_bias_adds_up_in_float32():
     found = jax.jit(jax.grad(lambda bias: (add(x, bias.astype(jnp.bfloat16)).astype(jnp.float32) * 0.37).sum()))(jnp.zeros(3))
     np.testing.assert_allclose(found, 8192 * 0.37, rtol=0.01)
     assert found.dtype == jnp.float32 and add(x, jnp.ones(3, jnp.bfloat16)).dtype == jnp.bfloat16
+
+
+def test_the_gradient_of_a_bias_is_the_sum_over_all_places():
+    x, dy = np.random.default_rng(0).normal(size=(2, 4, 5, 3)).astype(np.float32)
+    _, pull = jax.vjp(add, jnp.asarray(x), jnp.ones(3))
+    dx, dbias = pull(jnp.asarray(dy))
+    np.testing.assert_allclose(dbias, dy.sum((0, 1)), rtol=1e-5)
+    assert (np.asarray(dx) == dy).all()

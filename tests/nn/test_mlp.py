@@ -47,3 +47,10 @@ def test_dropout_works_on_the_hidden_values():
     np.testing.assert_allclose(mlp(x, key), mlp.wo(dropout(h, 0.5, key)), rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(mlp(x), mlp.wo(h))
     assert np.abs(np.asarray(mlp(x, key)) - mlp(x)).max() > 0.1
+
+
+@pytest.mark.parametrize("act, kept", [("gelu", 1), ("gated_gelu", 2)])
+def test_what_its_gradient_keeps_is_the_hidden_values_before_the_activation(act, kept):
+    mlp, key = Mlp(4, 6, act, rate=0.5, init=1.0, key=jax.random.key(0)), Key(jax.random.key(1), jnp.arange(2))
+    _, pull = jax.vjp(lambda x: mlp(x, key), jnp.ones((2, 3, 4)))
+    assert [x.shape for x in jax.tree.leaves(pull)].count((2, 3, 6)) == kept
