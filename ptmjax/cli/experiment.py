@@ -114,11 +114,8 @@ class Experiment:
 
 
 def vocabulary_size(build: Build) -> int:
-    """How many ids the smallest table over a vocabulary has."""
-    found = [leaf.sizes[leaf.lead] for leaf in build.leaves.values() if "vocab" in leaf.names]
-    if not found:
-        raise UserError("this model has no table over a vocabulary: --data cannot train one of its size, name --vocabulary=KIND:SIZE")
-    return min(found)
+    """How many ids the smallest table over a vocabulary has; 0 where there is none."""
+    return min((leaf.sizes[leaf.lead] for leaf in build.leaves.values() if "vocab" in leaf.names), default=0)
 
 
 @dataclass(frozen=True)
@@ -232,6 +229,6 @@ HIGH = {  # what is counted -> (of what, the share from which it is told, what i
 def warnings(counts: Mapping[str, int]) -> list[str]:
     """A line for each share of `counts` that is high."""
     of = {**counts, "all tokens": counts["tokens"] + counts["dropped_tokens"]}
-    shares = {name: counts[name] / of[whole] for name, (whole, _, _) in HIGH.items() if of[whole]}
+    shares = {name: counts[name] / of[whole] for name, (whole, _, _) in HIGH.items() if of.get(whole)}
     return [f"warning: {shares[name]:.1%} of {whole.removeprefix('all ')} are {means}"
             for name, (whole, most, means) in HIGH.items() if shares.get(name, 0) > most]

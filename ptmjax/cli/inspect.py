@@ -1,6 +1,6 @@
 """ptmjax inspect: what the model is fed: original, corrupted, and which places are scored."""
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from rich.console import Console
@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
         console.print(f"record {row['index']}", style="dim", highlight=False)
         for line in (shown_both if "decoder_segments" in row else shown)(row, data.task.vocabulary):
             console.print(line)
-    console.print(rates(sample, data.task.vocabulary))
+    console.print(rates(sample, data.task.vocabulary, left_out(sample, source.records, data.task.vocabulary)))
     console.print(shapes(sample, experiment.stages[0].batch))
     return 0
 
@@ -67,9 +67,17 @@ def corrupted(row: Mapping[str, np.ndarray], vocabulary: Vocabulary) -> Text:
                          for t, target, w, s in zip(row["tokens"], row["targets"], row["weights"], row["segments"]) if s > 0))
 
 
-def rates(sample: Mapping[str, np.ndarray], vocabulary: Vocabulary) -> Table:
+def left_out(sample: Mapping[str, np.ndarray], records: Sequence[Mapping[str, np.ndarray]], vocabulary: Vocabulary) -> float:
+    """The share of the records' tokens for which the rows have no place."""
+    marks = sorted(vocabulary.special - {vocabulary.unk})
+    text = lambda ids, segments: int(((sample[segments] > 0) & ~np.isin(sample[ids], marks)).sum())
+    sides = [("tokens", "segments"), ("targets", "decoder_segments")] if "decoder_segments" in sample else [("targets", "segments")]
+    return 1 - sum(text(*side) for side in sides) / sum(len(records[i]["tokens"]) for i in sample["index"])
+
+
+def rates(sample: Mapping[str, np.ndarray], vocabulary: Vocabulary, cut: float) -> Table:
     """Shares of real places that are scored, and of scored ones that are masked, kept or other; padding of all; with a decoder,
-    of its places."""
+    of its places; cut: left_out()."""
     decoder = "decoder_segments" in sample
     real, scored, everywhere = sample["decoder_segments" if decoder else "segments"] > 0, sample["weights"] > 0, np.ones((), bool)
     share = lambda part, whole: f"{(part & whole).sum() / max(1, (whole & np.ones_like(part)).sum()):.4f}"
@@ -85,6 +93,7 @@ def rates(sample: Mapping[str, np.ndarray], vocabulary: Vocabulary) -> Table:
     table = Table("rate", f"of {len(real)} examples", title="rates")
     for name, part, whole in rows:
         table.add_row(name.replace("[", "\\["), share(part, whole))
+    table.add_row("cut off, of all tokens of the records", f"{cut:.4f}")
     return table
 
 

@@ -56,6 +56,8 @@ class Own:
             raise UserError(f"vocabulary {self.vocabulary!r}: {number!r} is no number of pieces: write {kind}:8000")
         if kind == "wordpiece" and sentinels:
             raise UserError("vocabulary wordpiece has no sentinels, which this task needs: choose unigram, bpe or bytes")
+        if not number and size <= sentinels:
+            raise UserError(f"the model's tables have {size} ids, from which no size of a vocabulary follows: write --vocabulary={kind}:8000")
         return opened(str(self.trained(kind, int(number or size - sentinels), cache)), sentinels, self.lower)
 
     def trained(self, kind: str, size: int, cache: Path) -> Path:

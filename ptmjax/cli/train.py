@@ -12,7 +12,7 @@ from etils import epath
 from rich.console import Console
 
 from ptmjax.cli import config, dry_run, folder, own, readout, session
-from ptmjax.cli.experiment import Data, Experiment, physical_memory
+from ptmjax.cli.experiment import Data, Experiment, physical_memory, vocabulary_size
 from ptmjax.cli.watchers import Lost, Progress, TensorBoard
 from ptmjax.convert import published
 from ptmjax.parallel.distributed import first_alone
@@ -79,6 +79,9 @@ def run(args: argparse.Namespace) -> int:
         console.print(f"{stages[-1].build.count():,} parameters, mesh {dict(mesh.shape)}", highlight=False)
         for d in data:  # on all processes: they wait for each other
             console.print(d.told(), highlight=False, markup=False)
+        if (room := vocabulary_size(stages[0].build)) and data[0].task.vocabulary.size < 0.9 * room:
+            has = data[0].task.vocabulary.size
+            console.print(f"the tables have {room:,} ids, the vocabulary {has:,}: --gin.V={has} makes a smaller model", highlight=False)
         if changed:
             longer = any("steps" in key.partition(":")[0].lower() for key in changed)
             told = " (a rate that falls until the end of the run is another from here on)" * longer

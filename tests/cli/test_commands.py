@@ -119,6 +119,19 @@ def test_inspect_and_list(ptmjax):
     assert code == 0 and "bert_demo.gin" in out and "1,338,752" in out
 
 
+def test_list_as_json_tells_papers_and_axes(ptmjax):
+    code, out, err = ptmjax("list", "--json")
+    found = {run["gin_file"]: run for run in json.loads(out)}
+    assert code == 0 and {run["paper"] for run in found.values()} >= {"1810.04805", "1910.10683", "2003.10555"}, err
+    bert, t5, electra = (found[f"{name}.gin"] for name in ("bert_base", "t5_small", "electra_small"))
+    assert (bert["parameters"], t5["parameters"]) == (110_106_428, 60_506_624)
+    assert bert["networks"]["model"] == {"embedder": ["positions", "tokens", "types"], "heads": {"mlm": "VocabularyHead", "nsp": "Classifier"},
+                                         "mask": "full", "rotary": None, "bias": None, "stack": ["12 x Block"]}
+    assert [(stage["corruption"], stage["losses"]) for stage in bert["stages"]] == [("Pairs", ["Mlm", "Sentence"])] * 2
+    assert t5["networks"]["model"]["decoder"]["mask"] == "causal" and t5["networks"]["model"]["bias"] == "Relative" and t5["optimizer"] == "Adafactor"
+    assert set(electra["networks"]) == {"generator", "discriminator"} and electra["ties"]["discriminator/embedder"] == "generator/embedder"
+
+
 @pytest.mark.parametrize("more, words", [
     (["--gin.Block.hiden=3"], "hidden"),
     (["--gin.Blok.hidden=3"], "Block"),

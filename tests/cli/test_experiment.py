@@ -1,4 +1,5 @@
 """What a stage takes."""
+import collections
 import os
 import types
 from functools import partial as part
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 from ptmjax.cli import folder
-from ptmjax.cli.experiment import Data, Experiment, Stage, physical_memory
+from ptmjax.cli.experiment import Data, Experiment, Stage, physical_memory, warnings
 from ptmjax.data.masking import Masking
 from ptmjax.data.task import Task
 from ptmjax.data.vocabulary import SentencePiece
@@ -134,3 +135,17 @@ def test_memory_is_what_a_container_leaves(tmp_path):
                         ("memory/batch/7/memory.limit_in_bytes", 4000)):
         write(path, f"{limit}\n")
         assert found() == limit
+
+
+@pytest.mark.parametrize("counts, told", [
+    ({"documents": 100, "tokens": 1000, "unknown tokens": 10, "duplicates": 5, "dropped": 10, "dropped_tokens": 111, "invalid bytes": 1}, []),
+    ({"documents": 100, "tokens": 1000, "unknown tokens": 11}, ["1.1% of tokens are characters that the vocabulary lacks"]),
+    ({"documents": 100, "tokens": 1000, "duplicates": 6, "dropped": 11}, ["6.0% of documents are documents that repeat", "11.0% of documents are documents too short"]),
+    ({"documents": 100, "tokens": 1000, "dropped_tokens": 250, "invalid bytes": 2}, ["20.0% of tokens are tokens that fill no record", "0.2% of tokens are bytes that are not UTF-8"]),
+    ({}, []),
+])
+def test_a_share_of_the_text_that_is_high_is_told(counts, told):
+    lines = warnings(collections.Counter(counts))
+    assert len(lines) == len(told)
+    for line, what in zip(lines, told):
+        assert line.startswith(f"warning: {what}")

@@ -112,3 +112,21 @@ def test_span_tasks_refuse_a_vocabulary_without_sentinels(ptmjax, tmp_path):
     for vocabulary in ("wordpiece", tmp_path / "vocab.txt"):
         code, _, err = ptmjax("inspect", "--gin_file=t5_small.gin", "--data=my/a.txt", f"--vocabulary={vocabulary}")
         assert code == 2 and "has no sentinels, which this task needs" in err
+
+
+def test_a_dry_run_tells_sizes_and_writes_no_run(ptmjax, tmp_path):
+    code, out, err = ptmjax("train", *BERT, "--data=my/a.txt", f"--workdir={tmp_path / 'run'}", "--dry_run")
+    assert code == 0 and not (tmp_path / "run").exists(), err
+    for told in ("stage 1", "stage 2", "own_en_pd_wwm_64", "own_en_pd_mlm_64: ", "tokens a step", "512", "MFLOP", "MiB", "{'data': 1, "):
+        assert told in out, out
+
+
+def test_unknown_characters_of_a_given_vocabulary_are_warned_of(ptmjax, tmp_path):
+    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "story", ":", "the", "and"]) + "\n")
+    code, out, err = ptmjax("train", *BERT, "--data=my/a.txt", f"--vocabulary={tmp_path / 'vocab.txt'}", f"--workdir={tmp_path / 'run'}")
+    assert code == 0 and "of tokens are characters that the vocabulary lacks" in out and "--gin.V=9 makes a smaller model" in out, err
+
+
+def test_inspect_tells_what_the_rows_cut_off(ptmjax):
+    code, out, err = ptmjax("inspect", *BERT, "--data=my/a.txt", "--examples=0")
+    assert code == 0 and "cut off, of all tokens of the records │ 0.0000" in out, out + err

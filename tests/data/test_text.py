@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ptmjax.data.text import digest, documents, files, runs, sentences, split_of
+from ptmjax.data.text import Distinct, digest, documents, files, runs, sentences, split_of
 from ptmjax.types import UserError
 
 
@@ -181,3 +181,15 @@ def test_where_a_text_was_looked_for_is_told(tmp_path, monkeypatch):
         read("my.txt")
     with pytest.raises(UserError, match="path of a text is empty"):
         read("")
+
+
+def test_repeated_documents_are_counted_exactly_and_beyond_the_limit_about(monkeypatch):
+    few = Distinct()
+    for document in "a b a c a b".split():
+        few.add(document)
+    assert few.duplicates == 3 and Distinct().duplicates == 0
+    monkeypatch.setattr(Distinct, "LIMIT", 1000)
+    many = Distinct()
+    for i in range(20_000):
+        many.add(f"document {i % 15_000}")
+    assert len(many.seen) <= 1000 and abs(many.duplicates - 5000) < 700  # 4 deviations of a sample of 500 or more
