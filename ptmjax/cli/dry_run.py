@@ -15,13 +15,12 @@ from ptmjax.training.state import Plan
 from ptmjax.training.step import make_step
 from ptmjax.types import PyTree
 
-
 flop = EngFormatter("FLOP", places=2)
 
 
 def tell(stages: Sequence[loop.Stage], plans: Sequence[Plan], data: Sequence[Data], console: Console) -> None:
     """A column a stage."""
-    table = Table("", *(f"stage {number}" if len(plans) > 1 else "" for number in range(1, 1 + len(plans))), title="dry run", title_style="bold")
+    table = Table("", *(f"stage {number}" for number in range(1, 1 + len(plans))), title="dry run")
     for name, *cells in zip(*(about(*of).items() for of in zip(stages, plans, data))):
         table.add_row(name[0], *(cell for _, cell in (name, *cells)))
     console.print(table)
@@ -39,7 +38,8 @@ def about(stage: loop.Stage, plan: Plan, data: Data) -> dict[str, str]:
     epoch = len(data.training)
     return {
         "task": data.task.name,
-        "steps": f"{stage.steps:,} of {plan.rows:,} rows in {plan.micro} micro-batch(es): {stage.steps * plan.rows / epoch:,.1f} times the text",
+        "steps": f"{stage.steps:,} of {plan.rows:,} rows: {stage.steps * plan.rows / epoch:,.1f} times the text",
+        "micro-batches": str(plan.micro),
         "batch": ", ".join(f"{key} {list(x.shape)}".replace("[", "\\[") for key, x in batch.items()),
         "tokens a step": f"{tokens:,}",
         "parameters": f"{stage.build.count():,}",

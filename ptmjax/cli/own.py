@@ -57,13 +57,14 @@ class Own:
         if kind == "wordpiece" and sentinels:
             raise UserError("vocabulary wordpiece has no sentinels, which this task needs: choose unigram, bpe or bytes")
         if not number and size <= sentinels:
-            raise UserError(f"the model's tables have {size} ids, from which no size of a vocabulary follows: write --vocabulary={kind}:8000")
+            raise UserError(f"the model's tables have {size} ids, no size of a vocabulary follows: write --vocabulary={kind}:8000")
         return opened(str(self.trained(kind, int(number or size - sentinels), cache)), sentinels, self.lower)
 
     def trained(self, kind: str, size: int, cache: Path) -> Path:
         """The file of a vocabulary of at most `size` pieces."""
         source = sources.source(self.paths, self.style, self.field)
-        what = {"code": CODE, "kind": kind, "size": size, "lower": self.lower, "holdout": self.holdout, **source.key(cache / ".digests.json")}
+        what = {"code": CODE, "kind": kind, "size": size, "lower": self.lower, "holdout": self.holdout}
+        what |= source.key(cache / ".digests.json")
         key = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]
         name, train = KINDS[kind]
         folder = cache / f"vocabulary-{kind}-{key}"
@@ -77,7 +78,7 @@ class Own:
                 if not folder.exists():
                     part.rename(folder)
             except OSError as e:
-                raise UserError(f"cannot write the vocabulary in {cache} ({e.strerror or e}): make room there, or name another --cache") from e
+                raise UserError(f"cannot write the vocabulary in {cache} ({e.strerror or e}): make room, or name another --cache") from e
             finally:
                 shutil.rmtree(part, ignore_errors=True)
         return folder / name
@@ -94,7 +95,7 @@ def opened(path: str, sentinels: int, lower: bool) -> Vocabulary:
     if path.endswith(".model"):
         return SentencePiece(path, sentinels)
     if not path.endswith((".txt", ".json")):
-        raise UserError(f"vocabulary {path!r} is neither a kind ({', '.join([*KINDS, 'bytes'])}) nor a .model, .txt or .json: give one of them")
+        raise UserError(f"vocabulary {path!r} is neither a kind ({', '.join([*KINDS, 'bytes'])}) nor a .model, .txt or .json file")
     if sentinels:
         raise UserError(f"vocabulary {path} has no sentinels, which this task needs: give a SentencePiece .model")
     return WordPiece(path, None if path.endswith(".json") else lower)
@@ -115,7 +116,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options that put a text in place of the one that a gin file's tasks name."""
     add_text(parser)
     parser.add_argument("--vocabulary", metavar="FILE or KIND[:SIZE]",
-                        help="of --data: vocab.txt, tokenizer.json or a SentencePiece .model; or wordpiece, unigram, bpe, bytes to train one")
+                        help="of --data: vocab.txt, tokenizer.json, SentencePiece .model; or one to train: wordpiece, unigram, bpe, bytes")
     parser.add_argument("--cased", action="store_true", help="of --vocabulary: keep case")
 
 

@@ -37,7 +37,7 @@ class Tfds:
         except Exception as e:  # its own, and whatever a file system raises
             raise UserError(f"tfds:{self.name} cannot be opened ({type(e).__name__}: {text.first_line(e)}): check its name") from e
         if not found.info.splits:
-            raise UserError(f"tfds:{self.name} is not prepared in {found.data_dir}: `tfds build {name}` does that, TFDS_DATA_DIR says where")
+            raise UserError(f"tfds:{self.name} is not prepared in {found.data_dir}: `tfds build {name}` does that (TFDS_DATA_DIR)")
         if split not in found.info.splits:
             raise UserError(f"tfds:{self.name} has no split {split!r}, it has {', '.join(sorted(found.info.splits))}: name one behind @")
         if self.field not in found.info.features:

@@ -139,7 +139,7 @@ class Hub:
             found = datasets.load_from_disk(name) if Path(name).is_dir() else datasets.load_dataset(name, split=split or "train")
             found = found if isinstance(found, datasets.Dataset) else found[split or "train"]
         except Exception as e:  # the hub's, the network's and the file system's
-            raise UserError(f"datasets:{self.name} cannot be opened ({type(e).__name__}: {text.first_line(e)}): check name and split") from e
+            raise UserError(f"datasets:{self.name} cannot be opened ({type(e).__name__}: {text.first_line(e)}): check its name") from e
         if self.field not in found.column_names:
             raise _lacks(f"datasets:{self.name}", self.field, found.column_names)
         return found.select_columns([self.field])

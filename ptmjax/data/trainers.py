@@ -48,7 +48,7 @@ def train_sentencepiece(lines: Iterable[str], path: str, size: int, lower: bool 
     kept = [line for line in kept if len(line.encode()) <= LONGEST]
     skipped = total - len(kept)
     if not kept:
-        raise UserError(f"no text to train a vocabulary on: of {total} lines with text {skipped} are longer than {LONGEST} bytes; break them up")
+        raise UserError(f"no text to train on: of {total} lines with text {skipped} have more than {LONGEST} bytes: break them")
     if skipped:
         logging.warning("%s: left out %d of %d lines, which are longer than %d bytes", path, skipped, total, LONGEST)
     model = io.BytesIO()
@@ -81,11 +81,11 @@ def train_wordpiece(lines: Iterable[str], path: str, size: int, lower: bool = Tr
     for word in [w for w in words if len(w) > LONGEST_WORD]:
         skipped += words.pop(word)
     if not words:
-        raise UserError(f"no text to train a vocabulary on: give lines with words of at most {LONGEST_WORD} characters")
+        raise UserError(f"no text to train on: give lines with words of at most {LONGEST_WORD} characters")
     symbols = ["[PAD]", UNK, *CONTROLS]
     alphabet = _alphabet(words)
     if size < (least := len(symbols) + len(alphabet)):
-        raise UserError(f"a wordpiece vocabulary of {size} pieces: symbols and the text's characters alone are {least}: give at least that many")
+        raise UserError(f"a wordpiece vocabulary of {size} pieces: symbols and characters of the text are {least}: give more")
     made = tokenizers.Tokenizer(tokenizers.models.WordPiece({UNK: 0}, unk_token=UNK, max_input_chars_per_word=LONGEST_WORD))
     made.pre_tokenizer = tokenizers.pre_tokenizers.Split("\n", "removed")
     trainer = tokenizers.trainers.WordPieceTrainer(

@@ -18,7 +18,6 @@ from ptmjax.data import tokenizer
 from ptmjax.types import UserError, at_least
 
 
-
 class Vocabulary(abc.ABC):
     """Ids 0..V-1. An id that a vocabulary does not have is None."""
 

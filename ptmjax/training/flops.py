@@ -2,7 +2,6 @@
 import math
 from collections.abc import Iterator
 
-import jax
 from jax.extend import core
 
 

@@ -1,6 +1,7 @@
 import dataclasses
 
 import pytest
+from ptmjax.tasks.corpora import EN_PD_4096, EN_PD_4096_SENTINELS
 
 from ptmjax.data.bytes import Bytes
 from ptmjax.data.masking import Masking
@@ -8,7 +9,6 @@ from ptmjax.data.pairs import Pairs
 from ptmjax.data.spans import Spans
 from ptmjax.data.task import Task
 from ptmjax.data.windows import Blocks, Sentences
-from ptmjax.tasks.corpora import EN_PD_4096, EN_PD_4096_SENTINELS
 from ptmjax.types import UserError
 
 

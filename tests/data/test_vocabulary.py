@@ -1,8 +1,4 @@
-import itertools
-import os
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -100,10 +96,13 @@ def test_sentinels_travel_with_the_vocabulary(english):
     assert len({english.fingerprint, v.fingerprint, SentencePiece(english.path, sentinels=8).fingerprint}) == 3
 
 
+WORDS = [f"the {a} and the {b} went to sea" for a in ("owl", "cat", "dog", "ox") for b in ("hen", "pig", "ram", "Jam")]
+
+
 def test_eos_is_the_models_own_or_sep(english, tmp_path):
     assert english.eos == english.sep == 3
     sentencepiece.SentencePieceTrainer.train(  # laid out as T5's: pad 0, </s> 1, unk 2, no [CLS]
-        sentence_iterator=iter(TEXT), model_prefix=str(tmp_path / "t5"), vocab_size=30, pad_id=0, eos_id=1, unk_id=2, bos_id=-1, minloglevel=2)
+        sentence_iterator=iter(WORDS), model_prefix=str(tmp_path / "t5"), vocab_size=30, pad_id=0, eos_id=1, unk_id=2, bos_id=-1, minloglevel=2)
     v = SentencePiece(str(tmp_path / "t5.model"), sentinels=4)
     assert (v.pad, v.eos, v.unk, v.cls, v.sep, v.mask, v.size) == (0, 1, 2, None, None, None, 34)
     assert v.special == {0, 1, 2, 30, 31, 32, 33}
