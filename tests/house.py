@@ -45,5 +45,8 @@ if __name__ == "__main__":
     told = [json.loads(line) for line in Path(sys.argv[1]).read_text().splitlines()]
     named = {f"{t['test'].rpartition('::')[2]}: {t['name']}": t["value"] for t in told}
     Path(sys.argv[2]).write_text(json.dumps({"house": house(), "tests": named}, indent=1) + "\n")
-    rows = sorted(f"| {t['name'].removeprefix('parity | ')} | {t['value']:.1e} |" for t in told if t["name"].startswith("parity | "))
+    worst = {}  # of the two ways of compiling that --all runs
+    for name, x in ((t["name"], t["value"]) for t in told if t["name"].startswith("parity | ")):
+        worst[name] = max(x, worst.get(name, x))
+    rows = [f"| {name.removeprefix('parity | ')} | {x:.1e} |" for name, x in sorted(worst.items())]
     print("\n".join(["| system | equal to transformers in | greatest relative difference |", "|---|---|---|", *rows]))
