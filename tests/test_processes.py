@@ -1,11 +1,14 @@
 """Several processes give the numbers of one, whatever the mesh, and write once."""
+import re
+
 import pytest
+from orbax.checkpoint import v1 as ocp
 
 from ptmjax.parallel import distributed
 from ptmjax.training.metrics import read_lines
 from ptmjax.types import UserError
 from tests.drivers import tiny
-from tests.drivers.processes import TRAIN, address, finish, start, together
+from tests.drivers.processes import TINY, TRAIN, address, finish, start, together
 
 
 def close(found, wanted, loss="loss"):
@@ -50,40 +53,35 @@ def test_only_the_first_process_writes(folders):
         assert len((folders / name / "metrics.jsonl").read_text().splitlines()) == 13
 
 
+# ------------------------------------------------------------------ SIGTERM
+STEPS = 60
+
+
+def sums(folder):
+    """Of every leaf of the last step."""
+    return ocp.metadata(folder / "checkpoints" / str(STEPS)).custom_metadata["sums"]
+
+
+def test_sigterm_for_one_stops_both_at_one_step(tmp_path):
+    """The second process alone is told; together they save a step, and what goes on from there is the undisturbed run."""
+    def both(folder, *more, code=0):
+        where = address()
+        words = lambda i: [*TRAIN, f"{tmp_path / folder}:2,1,1", "--system", "lstm", "--total", STEPS, "--join", where, 2, i]
+        return together([[*words(0), *(["--pace", 0.1] if more else [])], [*words(1), *more]], 1, code)
+
+    said = both("stopped", "--kill", "step", 5, "--signals", "SIGTERM", code=143)
+    found = {re.search(r"ptmjax: stopped by SIGTERM, step (\d+) is saved: the same command goes on\n$", text)[1] for text in said}
+    assert len(found) == 1 and 5 <= int(*found) < STEPS and (tmp_path / "stopped" / "checkpoints" / found.pop()).is_dir(), said
+    both("stopped")
+    both("undisturbed")
+    lines = [(tmp_path / name / "metrics.jsonl").read_bytes() for name in ("stopped", "undisturbed")]
+    assert lines[0] == lines[1] and sums(tmp_path / "stopped") == sums(tmp_path / "undisturbed")
+
+
 # ------------------------------------------------------------------ the command
-GIN = """from __gin__ import dynamic_registration
-include 'bert_demo.gin'
-import tests.drivers.tiny_task
-from ptmjax.cli import experiment
-from ptmjax.models import context
-from ptmjax.nn import block
-from ptmjax.nn import stack
-from ptmjax.objectives import token
-from ptmjax.training import loop
-
-STEPS = 6
-D = 16
-experiment.Experiment.every = @loop.Every()
-experiment.Stage.task = "tiny_en"
-experiment.Stage.batch = 8
-experiment.Stage.heldout = 21
-token.Mlm.slots = 4
-block.Block.heads = 8
-block.Block.hidden = 32
-block.Block.rate = 0.1
-context.Context.rotary = 2
-stack.Stack.groups = [(@block.Block, 2), (@block.Final, 1)]
-loop.Every.log = 1
-loop.Every.evaluate = 3
-loop.Every.save = 2
-"""
-
-
 @pytest.fixture(scope="module")
 def command(tmp_path_factory):
-    root = tmp_path_factory.mktemp("command")
-    (root / "tiny.gin").write_text(GIN)
-    given = ["-m", "ptmjax", "train", f"--gin_file={root / 'tiny.gin'}", f"--cache={root / 'cache'}"]
+    given = ["-m", "ptmjax", "train", f"--gin_file={TINY}", f"--cache={tmp_path_factory.mktemp('cache')}"]
     return lambda workdir, *options: [*given, f"--workdir={workdir}", *options]
 
 

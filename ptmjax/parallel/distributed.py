@@ -8,6 +8,7 @@ from jax.experimental import multihost_utils
 
 from ptmjax.types import UserError
 
+HEARTBEAT = 30  # seconds without a sign of life after which a process is lost and ends the others, whatever they wait for
 
 def start(coordinator: str | None = None, processes: int | None = None, process: int | None = None, auto: bool = False) -> None:
     """Joins the processes of a run: by address (host:port), count and own number, or `auto` where the cluster tells (TPU pod,
@@ -20,10 +21,10 @@ def start(coordinator: str | None = None, processes: int | None = None, process:
     if any(given) and not 0 <= process < processes:
         raise UserError(f"--process={process} is not in 0 .. {processes - 1} of --processes={processes}")
     if any(given):
-        jax.distributed.initialize(coordinator, processes, process)
+        jax.distributed.initialize(coordinator, processes, process, heartbeat_timeout_seconds=HEARTBEAT)
     elif auto:
         try:
-            jax.distributed.initialize()
+            jax.distributed.initialize(heartbeat_timeout_seconds=HEARTBEAT)
         except ValueError as e:
             raise UserError("--distributed: no cluster tells of its processes here: leave it out on one machine, or name "
                             "them by --coordinator, --processes and --process") from e

@@ -10,7 +10,7 @@ import itertools
 import logging
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -24,19 +24,23 @@ from orbax.checkpoint import v1 as ocp
 from ptmjax.parallel.distributed import everywhere, of_the_first
 from ptmjax.types import PyTree, UserError
 
+Shapes = Mapping[str, tuple[int, ...]]  # by path
 FORMAT = 2  # raise it when paths, shapes or meanings of leaves change
+HIGHER = re.compile("(accuracy|auc|f1)$")  # names of numbers of which more is better
 DAMAGE = FileNotFoundError, NotADirectoryError, IsADirectoryError  # other faults of the disk may pass
 
 
 class Checkpoints:
-    """Steps under one folder, the newest `keep` of them kept; `say` hears about a step that was passed over.
+    """Steps under one folder, of which are kept the newest `keep` and that with the best held-out number `best` ("validation/loss";
+    less is better, but for accuracies, AUC and F1); `say` hears about a step that was passed over.
 
     A save first copies the arrays, so the donated state of the next step does no harm; an error of a save that runs in
     the background is raised by the next save or by close().
     """
 
-    def __init__(self, folder: epath.PathLike, keep: int = 2, say: Callable[[str], None] = print):
-        self.folder, self.keep, self.say = local_or_remote(folder), keep, say
+    def __init__(self, folder: epath.PathLike, keep: int = 2, say: Callable[[str], None] = print, best: str | None = None):
+        self.folder, self.keep, self.say, self.best = local_or_remote(folder), keep, say, best
+        self.evaluated: dict[int, Mapping[str, float]] = {}  # what is known of steps: saved with them, so a later call knows it too
         self.manager: ocp.training.Checkpointer | None = None
         self.saving: tuple[int, ocp.AsyncResponse] | None = None
         logging.getLogger("absl").setLevel(logging.CRITICAL)  # Orbax tells every step of a save,
@@ -71,21 +75,57 @@ class Checkpoints:
             raise UserError(f"no checkpoint in {self.folder} can be read ({why}): move that folder away to begin at step 0")
         return None
 
-    def params(self, like: PyTree) -> tuple[int, PyTree] | None:
-        """(step, parameters) of the newest step that can be read; the folder is left as it is.
+    def params(self, like: PyTree, step: int | None = None) -> tuple[int, PyTree] | None:
+        """(step, parameters) of the newest step that can be read, or of `step` alone; the folder is left as it is."""
+        return self.read(functools.partial(part, like=like), step)
+
+    def some_params(self, choose: Callable[[Shapes], Iterable[str]]) -> tuple[int, dict[str, np.ndarray]] | None:
+        """(step, parameters by path) of the newest step that can be read: those that `choose` names of the shapes that it holds,
+        whole on every process."""
+        return self.read(functools.partial(some, choose=choose))
+
+    def read(self, how: Callable[[epath.Path], tuple[PyTree, Mapping[str, int]]], step: int | None = None) -> tuple[int, PyTree] | None:
+        """(step, parameters) as `how` reads them.
 
         A run that goes on beside may delete a step while it is read: it has saved a newer one before. All processes read the step
         that process 0 finds.
         """
         tried = {-1}
-        while (step := of_the_first(max(set(self.steps()) - tried, default=-1))) not in tried:
-            tried.add(step)
-            found, fault = self.attempt(step, functools.partial(part, like=like))
+        newest = lambda: max(set(self.steps()) - tried, default=-1)
+        while (at := of_the_first(newest() if step is None else step)) not in tried:
+            tried.add(at)
+            found, fault = self.attempt(at, how)
             if found is not None:
-                return step, found["params"]
-            if step in self.steps():
-                self.say(f"checkpoint {self.folder / str(step)} cannot be read and is passed over: {fault}")
+                return at, found["params"]
+            if step is not None:
+                raise UserError(f"checkpoint {self.folder / str(step)} cannot be read ({fault}): name another step")
+            if at in self.steps():
+                self.say(f"checkpoint {self.folder / str(at)} cannot be read and is passed over: {fault}")
         return None
+
+    def best_of(self, steps: Iterable[int]) -> int | None:
+        """The step with the best number `best`, the latest of equals; None where none of these steps has it."""
+        known = steps if self.best else ()
+        found = {step: x for step in known if (x := self.numbers(step).get(self.best)) is not None}
+        more = HIGHER.search(self.best or "")
+        return max(found, key=lambda step: (found[step] if more else -found[step], step), default=None)
+
+    def numbers(self, step: int) -> Mapping[str, float]:
+        """The held-out numbers with which a step was saved; {}: it was not evaluated, or its description is lost."""
+        if step not in self.evaluated:
+            about = {}
+            with contextlib.suppress(Exception):  # whoever reads the step tells of the damage
+                about = ocp.metadata(self.folder / str(step)).custom_metadata or {}
+            self.evaluated[step] = about.get("heldout", {})
+        return self.evaluated[step]
+
+    def improved(self, step: int, numbers: Mapping[str, float]) -> bool:
+        """Whether no step that is kept has so good a `best` as `numbers`, those of a step that may be saved."""
+        if self.best not in numbers:
+            return False
+        there = {*self.steps(), *self.evaluated} - {step}  # one may still be on its way to the disk
+        self.evaluated[step] = numbers
+        return bool(of_the_first(self.best_of({*there, step}) == step))  # all processes save, or none does
 
     def attempt(self, step: int, read: Callable[[epath.Path], tuple[PyTree, Mapping[str, int]]]) -> tuple[PyTree | None, str]:
         """(what was read, "") or, where the step is damaged for any process, (None, why). What may pass by itself (no access,
@@ -111,6 +151,7 @@ class Checkpoints:
     def set_aside(self, damaged: Mapping[int, str]) -> None:
         for step, why in damaged.items():
             aside = ""
+            self.evaluated.pop(step, None)
             if jax.process_index() == 0:
                 taken = {p.name for p in self.folder.iterdir()}
                 aside = next(name for n in itertools.count(1) if (name := f"broken-{step}-{n}") not in taken)
@@ -119,14 +160,17 @@ class Checkpoints:
         if damaged and jax.process_count() > 1:
             multihost_utils.sync_global_devices("damaged checkpoints set aside")
 
-    def save(self, step: int, state: PyTree) -> None:
-        """Starts to write `state` as `step`; waits for the save before it. A full or read-only disk is a UserError."""
+    def save(self, step: int, state: PyTree, numbers: Mapping[str, float] = {}) -> None:
+        """Starts to write `state` as `step`, which was evaluated as `numbers`; waits for the save before it. A full or read-only
+        disk is a UserError."""
         self.wait()
+        self.evaluated[step] = numbers
         try:
             if self.manager is None:  # it removes half-written steps
-                self.manager = ocp.training.Checkpointer(
-                    self.folder, preservation_policy=ocp.training.preservation_policies.LatestN(self.keep), cleanup_tmp_directories=True)
-            about = {"format": FORMAT, "sums": sums_of(state)}
+                policies = ocp.training.preservation_policies
+                kept = policies.AnyPreservationPolicy([policies.LatestN(self.keep), Best(self.best_of)])
+                self.manager = ocp.training.Checkpointer(self.folder, preservation_policy=kept, cleanup_tmp_directories=True)
+            about = {"format": FORMAT, "sums": sums_of(state), "heldout": dict(numbers)}
             self.saving = step, self.manager.save_async(step, state, force=True, custom_metadata=about)
         except Exception as e:
             raise self.failed(step, e) from e
@@ -153,6 +197,20 @@ class Checkpoints:
         self.wait()
         if self.manager is not None:
             self.manager.close()
+
+
+class Best:
+    """A preservation policy: of the steps that are there, that which `of` picks.
+
+    Orbax's own (BestN) reads what it ranks from a file beside the state, and a damaged one would stop every save.
+    """
+
+    def __init__(self, of: Callable[[Iterable[int]], int | None]):
+        self.of = of
+
+    def should_preserve(self, checkpoints: Sequence, *, context: object) -> list[bool]:
+        best = self.of([checkpoint.step for checkpoint in checkpoints])
+        return [checkpoint.step == best for checkpoint in checkpoints]
 
 
 def local_or_remote(folder: epath.PathLike) -> epath.Path:
@@ -187,6 +245,20 @@ def part(path: epath.Path, like: PyTree) -> tuple[PyTree, Mapping[str, int]]:
     with context:
         found = ocp.load(path, {"params": like})
     return found, {name: x for name, x in stored.custom_metadata.get("sums", {}).items() if name.startswith("params/")}
+
+
+def some(path: epath.Path, choose: Callable[[Shapes], Iterable[str]]) -> tuple[PyTree, Mapping[str, int]]:
+    """The parameters that `choose` names, as numpy has them, and their sums."""
+    stored = ocp.metadata(path)
+    check_format(path, stored)
+    have = stored.metadata["params"]
+    names = list(choose({name: tuple(x.shape) for name, x in have.items()}))
+    context = ocp.Context()
+    context.pytree.loading.partial_load = True
+    with context:
+        found = ocp.load(path, {"params": {name: np.empty(have[name].shape, have[name].dtype) for name in names}})
+    sums = stored.custom_metadata.get("sums", {})
+    return found, {f"params/{name}": sums[f"params/{name}"] for name in names if sums}
 
 
 def sums_of(tree: PyTree) -> dict[str, int]:
@@ -239,17 +311,9 @@ def spelt(path: Sequence) -> str:
 
 
 def compare(path: epath.Path, stored: ocp.CheckpointMetadata, like: PyTree, part: str = "") -> None:
-    """A UserError where this version does not read the stored format, or that names the first leaf (under `part`) in which the
-    stored step and the present run differ.
-
-    A step whose own description is lost (Orbax gives None for it) is damaged, not another model's: a ValueError.
-    """
-    version = (stored.custom_metadata or {}).get("format")
-    if version is None or stored.metadata is None:
-        raise ValueError("its description is damaged")
-    if version != FORMAT:
-        raise UserError(f"checkpoint {path} has format {version}, this version of ptmjax reads {FORMAT}: go on with the version "
-                        "that wrote it, or choose another --workdir")
+    """A UserError where this version does not read the stored format (check_format), or that names the first leaf (under `part`) in
+    which the stored step and the present run differ."""
+    check_format(path, stored)
     have, want = leaves(stored.metadata), leaves(like)
     have = {name: x for name, x in have.items() if name.startswith(part)}
     for name in sorted(have.keys() ^ want.keys()):
@@ -263,3 +327,14 @@ def compare(path: epath.Path, stored: ocp.CheckpointMetadata, like: PyTree, part
             why = "a stage with carry keeps its batch size" if name.startswith("carry/") else why
             raise UserError(f"checkpoint {path}: {name} is {have[name].dtype}{list(have[name].shape)}, "
                             f"the present run has {x.dtype}{list(x.shape)}: {why}")
+
+
+def check_format(path: epath.Path, stored: ocp.CheckpointMetadata) -> None:
+    """A UserError where this version does not read the stored format. A step whose own description is lost (Orbax gives None for
+    it) is damaged, not another model's: a ValueError."""
+    version = (stored.custom_metadata or {}).get("format")
+    if version is None or stored.metadata is None:
+        raise ValueError("its description is damaged")
+    if version != FORMAT:
+        raise UserError(f"checkpoint {path} has format {version}, this version of ptmjax reads {FORMAT}: go on with the version "
+                        "that wrote it, or choose another --workdir")

@@ -82,6 +82,57 @@ def test_keeps_the_newest(tmp_path):
     assert Checkpoints(stored(tmp_path, [2, 10, 11, 100], keep=2)).steps() == [11, 100]
 
 
+# ------------------------------------------------------------------ the best
+def ranked(folder, numbers, keep=3, best="validation/loss"):
+    """Saves steps 1, 2, ... with these numbers, None: not evaluated; each in a call of its own, as a run that is stopped often."""
+    for step, x in enumerate(numbers, 1):
+        store = Checkpoints(folder, keep, best=best)
+        store.save(step, state_of(step), {} if x is None else {best or "validation/loss": x, "validation/other": -x})
+        store.close()
+    return Checkpoints(folder, keep, best=best)
+
+
+@pytest.mark.parametrize("best, numbers, kept, first", [
+    ("validation/loss", [0.9, 0.8, 0.7, 0.6, 0.5], [3, 4, 5], 5),
+    ("validation/loss", [0.5, 0.6, 0.7, 0.8, 0.9], [1, 3, 4, 5], 1),
+    ("validation/accuracy", [0.9, 0.8, 0.7, 0.6, 0.5], [1, 3, 4, 5], 1),
+    ("validation/f1", [0.1, 0.8, 0.7, 0.6, 0.5], [2, 3, 4, 5], 2),
+    ("validation/auc", [0.1, 0.1, 0.7, 0.6, 0.5], [3, 4, 5], 3),
+    ("validation/loss", [0.5, None, 0.5, None, None, 0.5, None, None, None], [6, 7, 8, 9], 6),
+    ("validation/loss", [None] * 5, [3, 4, 5], None),
+    (None, [0.5, 0.6, 0.7, 0.8, 0.9], [3, 4, 5], None),
+])
+def test_the_newest_and_the_best_are_kept(tmp_path, best, numbers, kept, first):
+    """Of the first row, a policy of metrics alone keeps steps 1 to 3 where it takes more for better (PITFALLS 49)."""
+    store = ranked(tmp_path, numbers, best=best)
+    assert store.steps() == kept and store.best_of(kept) == first
+    assert bits(restored(tmp_path, kept[-1])[0]) == bits(state_of(kept[-1]))
+    if first and best == "validation/loss":
+        assert Checkpoints(tmp_path, best="validation/other").best_of(kept) == max(kept, key=lambda step: (numbers[step - 1] or 0, step))
+
+
+def test_one_store_keeps_the_best_too(tmp_path):
+    store = Checkpoints(tmp_path, 1, best="validation/loss")
+    improved = []
+    for step, x in enumerate([0.5, 0.6, 0.4, 0.7, 0.4, 0.8], 1):
+        improved.append(store.improved(step, {"validation/loss": x}))
+        store.save(step, state_of(step), {"validation/loss": x})
+    store.close()
+    assert store.steps() == [5, 6] and improved == [True, False, True, False, True, False]
+    assert not store.improved(7, {}) and not store.improved(7, {"validation/mlm": 0.1}) and not Checkpoints(tmp_path).improved(7, {"validation/loss": 0.1})
+
+
+def test_a_step_by_its_number(tmp_path):
+    said, wanted = [], like(state_of(1)["params"])
+    store = Checkpoints(stored(tmp_path, [3, 6]), say=said.append)
+    step, params = store.params(wanted, 3)
+    assert step == 3 and bits(params) == bits(state_of(3)["params"])
+    hurt(next(p for p in (tmp_path / "3").rglob("manifest.ocdbt")), "emptied")
+    with pytest.raises(UserError, match=r"3 cannot be read \(.*\): name another step"):
+        store.params(wanted, 3)
+    assert store.params(wanted)[0] == 6 and not said and store.steps() == [3, 6]
+
+
 @pytest.mark.parametrize("before, after", [((2, 2, 2), (8, 1, 1)), ((8, 1, 1), (1, 2, 4)), ((1, 1, 1), (2, 2, 2)), ((2, 2, 2), (1, 1, 1))])
 def test_another_mesh_reads_the_same_bits(tmp_path, before, after):
     mesh = lambda shape: make_mesh("data={},fsdp={},model={}".format(*shape), jax.devices()[: int(np.prod(shape))])
