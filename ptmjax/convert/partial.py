@@ -40,6 +40,9 @@ def initial(where: epath.PathLike, build: Build, renames: Renames, say: Callable
         check_renames(where, build, renames, shapes)
         held.update(shapes)
         taken = {name: source for name, source in sources.items() if source.path in shapes}
+        if not taken:
+            raise UserError(f"{where} has no parameter of this network, such as {sorted(build.leaves)[0]}: say by Experiment.renames where "
+                            "each lies")
         for name, source in taken.items():
             fitted(np.broadcast_to(np.float32(0), shapes[source.path]), name, source, build.leaves[name], where)
         return sorted({source.path for source in taken.values()})
@@ -49,9 +52,6 @@ def initial(where: epath.PathLike, build: Build, renames: Renames, say: Callable
         raise UserError(f"{where} holds no checkpoint: let `ptmjax train` reach its first save, or name another folder")
     step, theirs = read
     found = {name: fitted(theirs[s.path], name, s, build.leaves[name], where) for name, s in sources.items() if s.path in theirs}
-    if not found:
-        raise UserError(f"{where} has no parameter of this network, such as {sorted(build.leaves)[0]}: say by Experiment.renames where "
-                        "each lies")
     at = f"{where}, step {step}"
     say(f"{at}: {len(found)} of {len(build.leaves)} parameters are begun with")
     tell(say, at, found, "is loaded" if len(found) == 1 else "are loaded")

@@ -126,6 +126,31 @@ def test_the_best_step_is_kept_and_read(ptmjax, home):
     assert ptmjax("eval", "--workdir=best", "--step=best")[0] == 0
 
 
+def test_a_run_begins_with_another(ptmjax, home, short):
+    """With a rate that moves nothing it evaluates as that other; a shallower one takes the layers that it is told to."""
+    begin = ["--gin.Experiment.init_from='short'", "--gin.linear.peak=1e-30", "--gin.STEPS=1", "--gin.WARMUP=0"]
+    code, out, err = train(ptmjax, "--workdir=again", *begin)
+    assert code == 0 and "short, step 2: " in out and " are loaded" in out and "is new" not in out, out + err
+    last = lambda folder: [line for line in read_lines(home / folder / "metrics.jsonl") if "set" in line][-1]
+    assert last("again")["loss"] == pytest.approx(last("short")["loss"], rel=1e-6)
+    shallow = [*begin, "--gin.Stack.groups=[(@block.Block, 1), (@block.Final, 1)]"]
+    code, _, err = train(ptmjax, "--workdir=shallow", *shallow)
+    assert code == 2 and err.count("\n") == 1 and "say which layers by Experiment.renames" in err and not (home / "shallow").exists()
+    layers = "--gin.Experiment.renames={'model/stack/groups/0': 'model/stack/groups/0[1]'}"
+    code, out, err = train(ptmjax, "--workdir=shallow", *shallow, layers)
+    assert code == 0 and " are loaded" in out, out + err
+    shutil.rmtree(home / "again")
+    told = json.loads((short / "data.json").read_text())
+    (short / "data.json").write_text(json.dumps([told[0] | {"vocabulary": "another"}]))
+    code, _, err = train(ptmjax, "--workdir=again", *begin)
+    assert code == 2 and err.count("\n") == 1 and "short has another vocabulary than tiny, its model/embedder/parts/tokens/table" in err
+    assert not (home / "again").exists()
+    without = "--gin.Experiment.renames={'model/embedder/parts/tokens/table': '', 'model/heads/mlm/bias': ''}"
+    assert train(ptmjax, "--workdir=again", *begin, without)[0] == 0
+    code, _, err = train(ptmjax, "--workdir=never", "--gin.Experiment.init_from='.'", "--gin.Experiment.renames={'model': 'model'}")
+    assert code == 2 and err.count("\n") == 1 and "Experiment.renames is for the work folder of a run, . is none" in err
+
+
 def test_no_best_step(ptmjax, short):
     code, _, err = ptmjax("eval", "--workdir=short", "--step=best")
     assert code == 2 and err.count("\n") == 1 and "the run has no Experiment.best by which one is" in err and "holds step 2" in err
