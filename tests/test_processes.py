@@ -1,5 +1,10 @@
 """Several processes give the numbers of one, whatever the mesh, and write once."""
+import os
 import re
+import shlex
+import subprocess
+import sys
+import time
 
 import pytest
 from orbax.checkpoint import v1 as ocp
@@ -8,7 +13,7 @@ from ptmjax.parallel import distributed
 from ptmjax.training.metrics import read_lines
 from ptmjax.types import UserError
 from tests.drivers import tiny
-from tests.drivers.processes import TINY, TRAIN, address, finish, start, together
+from tests.drivers.processes import COMMAND, KILLED, ROOT, TINY, TRAIN, address, finish, start, together
 
 
 def close(found, wanted, loss="loss"):
@@ -107,6 +112,74 @@ def test_a_folder_that_is_taken_stops_all_processes(command, tmp_path):
     said = joined(command, tmp_path, code=2)
     assert "holds files that are no ptmjax run" in said[0] and "process 0" in said[1]
     assert [p.name for p in tmp_path.iterdir()] == ["notes.txt"]
+
+
+# ------------------------------------------------------------------ a process that is lost, and the launcher
+@pytest.mark.slow
+@pytest.mark.parametrize("point", ["step", "save"])
+def test_one_that_is_lost_ends_the_other_in_time(command, tmp_path, point, number):
+    """In the collective of a step, or in a save that waits for both; what both go on from is whole."""
+    words = lambda i: [f"--coordinator={where}", "--processes=2", f"--process={i}"]
+    where = address()
+    points = [("nothing", 0, "true"), (point, 4, f"touch {tmp_path / 'moment'}; kill -9 $PPID")]
+    both = [start([*COMMAND, *at, *command(tmp_path / "run", *words(i))[2:]]) for i, at in enumerate(points)]
+    finish(both[1], KILLED)
+    said = finish(both[0], 2, distributed.HEARTBEAT + 30)
+    seconds = time.time() - (tmp_path / "moment").stat().st_mtime
+    assert "ptmjax: error: another process of this run is gone (" in said and "start all of them again" in said and "Traceback" not in said, said
+    number(f"one of two processes killed in a {point}: seconds until the other has ended", round(seconds, 1))
+    assert seconds < distributed.HEARTBEAT + 15
+    said = joined(command, tmp_path / "run")
+    assert "going on from step 2 of 6" in said[0] or "going on from step 4 of 6" in said[0], said
+    assert [line["step"] for line in read_lines(tmp_path / "run" / "metrics.jsonl") if "set" not in line] == list(range(1, 7))
+
+
+@pytest.fixture
+def launch(command, tmp_path):
+    """(shell command in the second process at its step 3) -> (exit code, what launch/processes.sh and its two processes say)."""
+    def call(shell: str) -> tuple[int, str]:
+        python = tmp_path / "python"
+        late = shlex.join([sys.executable, *COMMAND, "step", "3", shell])
+        python.write_text(f'#!/bin/bash\n[[ $* == *--process=1* ]] && exec {late} "${{@:3}}"\nexec {sys.executable} "$@"\n')
+        python.chmod(0o755)
+        words = command(tmp_path / "run")[3:]
+        environment = os.environ | {"PTMJAX_PYTHON": str(python), "XLA_FLAGS": re.sub(r"(?<=count=)\d+", "1", os.environ["XLA_FLAGS"])}
+        done = subprocess.run(["bash", "launch/processes.sh", "2", *words], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+        return done.returncode, done.stdout + done.stderr
+
+    return call
+
+
+def test_the_launcher_names_the_process_that_died(launch, tmp_path):
+    """kill -9 of one ends both with its code; SIGTERM, which goes to both, ends them after a step that is saved; then they go on."""
+    begin = time.time()
+    code, said = launch("kill -9 $PPID")
+    assert code == 137 and "ptmjax: process 1 of 0 to 1 was killed by signal 9 (code 137): the others are ended" in said, said
+    code, said = launch("kill -TERM $(ps -o ppid= -p $PPID); sleep 3")
+    assert code == 143 and len(re.findall(r"ptmjax: stopped by SIGTERM, step \d is saved: the same command goes on\n", said)) == 2, said
+    assert "the others are ended" not in said
+    code, said = launch("true")
+    assert code == 0 and "going on from step" in said and "curve.png" in said, said
+    assert time.time() - begin < 280
+
+
+@pytest.mark.parametrize("given", [[], ["two"], ["0"], ["--gin_file=x.gin"]])
+def test_the_launcher_wants_a_number(given):
+    done = subprocess.run(["bash", "launch/processes.sh", *given], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "begins with how many processes" in done.stderr
+
+
+def test_a_process_that_waits_says_for_whom(capsys, monkeypatch):
+    monkeypatch.setattr(distributed, "PATIENCE", 0.05)
+    monkeypatch.setattr(distributed, "JOIN", 0.3)
+    with pytest.raises(UserError, match=r"--coordinator=localhost:1: process 0 does not answer there \(.*refused\): start it, or mend the address"):
+        with distributed.telling("process 1 of 0 to 1 waits"):
+            distributed.await_first("localhost:1")
+    assert capsys.readouterr().err == "ptmjax: process 1 of 0 to 1 waits: start all of them\n"
+    with distributed.telling("nothing"):
+        pass
+    time.sleep(0.1)
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("given, words", [

@@ -42,8 +42,8 @@ def add_processes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--process", type=int, metavar="I")
 
 
-def join(args: argparse.Namespace) -> None:
-    distributed.start(args.coordinator, args.processes, args.process, args.distributed)
+def join(args: argparse.Namespace, trains: bool = False) -> None:
+    distributed.start(args.coordinator, args.processes, args.process, args.distributed, trains)
 
 
 def experiment(files: list[str], bindings: list[str], more: str = "") -> Experiment:

@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    session.join(args)
+    session.join(args, trains=True)
     console = Console(soft_wrap=True, quiet=jax.process_index() != 0)
     experiment = session.experiment(args.gin_files, args.gin_bindings, own.bindings(args))
     console.print(session.about(), highlight=False)

@@ -21,11 +21,13 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from orbax.checkpoint import v1 as ocp
 
-from ptmjax.parallel.distributed import everywhere, of_the_first
+from ptmjax.parallel.distributed import everywhere, first_alone, gathered, of_the_first
 from ptmjax.types import PyTree, UserError
 
 Shapes = Mapping[str, tuple[int, ...]]  # by path
 FORMAT = 2  # raise it when paths, shapes or meanings of leaves change
+POLL = 1.0  # seconds between such questions
+WRITING, WHOLE, FAILED = range(3)
 HIGHER = re.compile("(accuracy|auc|f1)$")  # names of numbers of which more is better
 DAMAGE = FileNotFoundError, NotADirectoryError, IsADirectoryError  # other faults of the disk may pass
 
@@ -43,6 +45,7 @@ class Checkpoints:
         self.evaluated: dict[int, Mapping[str, float]] = {}  # what is known of steps: saved with them, so a later call knows it too
         self.manager: ocp.training.Checkpointer | None = None
         self.saving: tuple[int, ocp.AsyncResponse] | None = None
+        self.found = False  # whether the folder was there: then it must stay
         logging.getLogger("absl").setLevel(logging.CRITICAL)  # Orbax tells every step of a save,
         logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # and a damaged file in pages: it is named in one line below
         warnings.filterwarnings("ignore", r"coroutine .* was never awaited", RuntimeWarning)  # it leaves those where a save or read fails
@@ -64,6 +67,7 @@ class Checkpoints:
         for path in sorted(self.folder.glob("*tmp*")) if self.folder.exists() else []:
             self.say(f"checkpoint {path} is half-written (the run was killed in a save) and is passed over")
         there, damaged = self.steps(), {}
+        self.found = bool(there)
         for step in reversed(there):
             state, damaged[step] = self.attempt(step, functools.partial(whole, like=like(step)))
             if state is not None:
@@ -164,6 +168,7 @@ class Checkpoints:
         """Starts to write `state` as `step`, which was evaluated as `numbers`; waits for the save before it. A full or read-only
         disk is a UserError."""
         self.wait()
+        first_alone(self.check_folder, f"saving step {step}")
         self.evaluated[step] = numbers
         try:
             if self.manager is None:  # it removes half-written steps
@@ -171,32 +176,64 @@ class Checkpoints:
                 kept = policies.AnyPreservationPolicy([policies.LatestN(self.keep), Best(self.best_of)])
                 self.manager = ocp.training.Checkpointer(self.folder, preservation_policy=kept, cleanup_tmp_directories=True)
             about = {"format": FORMAT, "sums": sums_of(state), "heldout": dict(numbers)}
-            self.saving = step, self.manager.save_async(step, state, force=True, custom_metadata=about)
+            self.saving, self.found = (step, self.manager.save_async(step, state, force=True, custom_metadata=about)), True
         except Exception as e:
             raise self.failed(step, e) from e
 
+    def check_folder(self) -> None:
+        """A UserError where somebody has removed the folder since the run began: what is there no longer cannot be gone on from."""
+        if self.found and not self.folder.is_dir():
+            raise UserError(f"{self.folder} is gone, it was removed while the run was under way: put it back and start again, or begin at "
+                            "step 0 in another folder")
+
     def wait(self) -> None:
-        """Returns once the last save is on disk."""
+        """Returns once the last save is on disk. Several processes ask each other how it stands meanwhile: Orbax alone would wait for
+        minutes where one of them has failed or is lost."""
         if self.saving is None:
             return
         (step, response), self.saving = self.saving, None
-        try:
-            response.result()
-        except Exception as e:
-            raise self.failed(step, e) from e
+        fault, ended = None, []
+        while not ended or WRITING in ended and FAILED not in ended:
+            try:
+                response.result(timeout=None if jax.process_count() == 1 else POLL)
+                now = WHOLE
+            except TimeoutError:
+                now = WRITING
+            except Exception as e:
+                fault, now = e, FAILED
+            ended = gathered(now)
+        if fault is not None:
+            raise self.failed(step, fault) from fault
+        if FAILED in ended:
+            raise self.failed(step, UserError(f"process {ended.index(FAILED)} says why"))
 
-    def failed(self, step: int, fault: Exception) -> UserError:
+    def failed(self, step: int, fault: Exception) -> Exception:
         """The manager is given up with the save: it would raise the same fault again when it is closed."""
+        if lost(cause_of(fault)):
+            return cause_of(fault)
         manager, self.manager = self.manager, None
         with contextlib.suppress(Exception):
             manager and manager.close()
         return UserError(f"checkpoint {self.folder / str(step)} could not be written ({reason_of(fault)}): mend the disk and start again, "
                          "the last whole step is kept")
 
+    def __enter__(self) -> "Checkpoints":
+        return self
+
+    def __exit__(self, kind: type | None, fault: BaseException | None, trace: object) -> None:
+        """A save that waits for a lost process is never whole, and is not waited for."""
+        if not lost(fault):
+            self.close()
+
     def close(self) -> None:
         self.wait()
         if self.manager is not None:
             self.manager.close()
+
+
+def lost(fault: BaseException | None) -> bool:
+    """Whether it is what jax makes of another process that is gone."""
+    return isinstance(fault, jax.errors.JaxRuntimeError) and jax.process_count() > 1
 
 
 class Best:

@@ -117,7 +117,7 @@ def train(stages: Sequence[Stage], workdir: epath.PathLike, mesh: Mesh, *, seed:
     stage_at = lambda step: next((i for i, end in enumerate(ends) if step <= end), len(ends) - 1)
     with contextlib.ExitStack() as stack:
         stack.enter_context(interrupt.stoppable())
-        checkpoints = stack.enter_context(contextlib.closing(Checkpoints(folder / "checkpoints", keep, say, best)))
+        checkpoints = stack.enter_context(Checkpoints(folder / "checkpoints", keep, say, best))
         state = checkpoints.restore(lambda step: plans[stage_at(step)].abstract)
         state = born(plans[0]) if state is None else state
         done = int(state.step)

@@ -43,10 +43,10 @@ def teacher(tmp_path_factory):
     return folder, saved(folder, build())
 
 
-def taken(folder, model, renames={}):
+def taken(folder, model, renames=None):
     """(parameters, what was said)"""
     said = []
-    return initial(folder, model, renames, said.append), said
+    return initial(folder, model, renames or {}, said.append), said
 
 
 def same(found, wanted):

@@ -44,6 +44,7 @@ def in_step(at: int) -> None:
                 die()
             return out
 
+        one.eval_shape = step.eval_shape
         return one
 
     loop.make_step = made
@@ -89,6 +90,7 @@ def in_evaluation(at: int) -> None:
                 die()
             return evaluate(params, batch, carry, step)
 
+        one.eval_shape = evaluate.eval_shape
         return one
 
     loop.make_eval = made

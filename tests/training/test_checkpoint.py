@@ -435,6 +435,37 @@ def test_a_folder_that_cannot_be_made(tmp_path):
     store.close()
 
 
+@pytest.mark.parametrize("restore", [False, True])
+def test_a_folder_that_is_removed_is_told_by_the_next_save(tmp_path, restore):
+    """It is not made again, as if nothing had been lost: the new folder would lack what the run stands on."""
+    store = Checkpoints(stored(tmp_path / "run", [3]) if restore else tmp_path / "run")
+    if restore:
+        store.restore(lambda _: like(state_of(3)))
+    store.save(6, state_of(6))
+    store.wait()
+    (tmp_path / "run").rename(tmp_path / "aside")
+    with pytest.raises(UserError, match="run is gone, it was removed while the run was under way: put it back and start again"):
+        store.save(9, state_of(9))
+    store.close()
+    (tmp_path / "aside").rename(tmp_path / "run")
+    assert bits(restored(tmp_path / "run")[0]) == bits(state_of(6))
+
+
+def test_a_save_that_waits_for_a_lost_process_is_not_waited_for(tmp_path, monkeypatch):
+    gone = jax.errors.JaxRuntimeError("UNKNOWN: Gloo AllReduce failed: Connection closed by peer")
+    closed = []
+    monkeypatch.setattr(Checkpoints, "close", lambda self: closed.append(self))
+    for processes, waits in ((2, False), (1, True)):
+        monkeypatch.setattr(jax, "process_count", lambda n=processes: n)
+        with pytest.raises(jax.errors.JaxRuntimeError):
+            with Checkpoints(tmp_path):
+                raise gone
+        assert bool(closed) == waits
+    with Checkpoints(tmp_path):
+        pass
+    assert len(closed) == 2
+
+
 def full(*_, **__):
     raise OSError(errno.ENOSPC, "No space left on device")
 
