@@ -33,6 +33,7 @@ class Done(NamedTuple):
     code: int
     said: str
     seconds: float  # from the moment at which it went wrong, where that is known
+    reached: int  # the last step logged before it
 
 
 class Failure(NamedTuple):
@@ -75,7 +76,14 @@ def train(folder: Path, *points: Point, words: Sequence[str] = (), of: int = 0, 
         os.environ.update(before)
     ended = [wait(process) for process in started]
     code, said = ended[of]
-    return Done(code, said, time.time() - marker.stat().st_mtime if marker.exists() else 0.0)
+    shown = map(int, re.findall(rf"step (\d+)/{STEPS}", said))  # where the lines are gone too
+    return Done(code, said, time.time() - marker.stat().st_mtime if marker.exists() else 0.0, logged(folder) or max(shown, default=0))
+
+
+def logged(folder: Path) -> int:
+    """The last step in metrics.jsonl."""
+    lines = folder / "metrics.jsonl"
+    return max((line["step"] for line in (read_lines(lines) if lines.exists() else [])), default=0)
 
 
 def wait(process: subprocess.Popen) -> tuple[int, str]:
@@ -106,8 +114,9 @@ def after(shell: str, *words: str, **environment: str) -> Callable[[Path], Done]
     """Something is done to the folder of a run that was cut, and then it is called again."""
     def act(folder: Path) -> Done:
         cut(folder)
+        reached = logged(folder)
         subprocess.run(shell.replace("WORK", str(folder)), shell=True, check=True)
-        return train(folder, NOTHING, words=words, **environment)
+        return train(folder, NOTHING, words=words, **environment)._replace(reached=reached)
 
     return act
 
@@ -185,18 +194,17 @@ def last_of(folder: Path) -> tuple[bytes, dict] | None:
 def row(failure: Failure, folder: Path, undisturbed: tuple[bytes, dict]) -> Row:
     """Does it, continues the run, and compares that with an undisturbed one of as many processes."""
     done = failure.act(folder)
-    lines = folder / "metrics.jsonl"
-    reached = max((line["step"] for line in (read_lines(lines) if lines.exists() else []) if "set" not in line), default=0)
     subprocess.run(failure.mended.replace("WORK", str(folder)), shell=True, check=True)
     goes_on = train(folder, *[NOTHING] * failure.processes)
-    begun = re.search(r"going on from step (\d+)", goes_on.said)
+    whole = done.code == 0 or "the run is complete" in goes_on.said
+    begun = re.search(r"going on from step (\d+)", done.said if done.code == 0 else goes_on.said)
     told = [line for line in done.said.splitlines() if re.match("ptmjax: |checkpoint |.*is gone", line)]
     said = "; ".join(line.replace(f"{folder}", "runs/x").replace(f"{folder.parent}/", "") for line in told[-2:])
-    before = None if done.code == 0 else reached - int(begun[1] if begun else 0 if "complete" not in goes_on.said else STEPS)
+    lost = done.reached - int(begun[1]) if begun else None if whole else done.reached
     same = last_of(folder) == undisturbed
     if os.path.ismount(folder):
         subprocess.run(["umount", "-l", folder], check=True)
-    return Row(failure.what, said, done.code, before, same, done.seconds)
+    return Row(failure.what, said, done.code, lost, same, done.seconds)
 
 
 def table(failures: Sequence[Failure], root: Path, tell: Callable[[str], None] = lambda line: None) -> list[Row]:
