@@ -50,11 +50,11 @@ class Row(NamedTuple):
     said: str
     code: int
     lost: int | None  # steps that were done again; None: the run is not continued from there
-    same: bool
+    same: str
     seconds: float
 
     def markdown(self) -> str:
-        shown = (self.what, self.said or "(nothing)", self.code, "-" if self.lost is None else self.lost, "yes" if self.same else "NO")
+        shown = (self.what, self.said or "(nothing)", self.code, "-" if self.lost is None else self.lost, self.same)
         return f"| {' | '.join(str(x).replace('|', '/') for x in shown)} |"
 
 
@@ -201,7 +201,8 @@ def row(failure: Failure, folder: Path, undisturbed: tuple[bytes, dict]) -> Row:
     told = [line for line in done.said.splitlines() if re.match("ptmjax: |checkpoint |.*is gone", line)]
     said = "; ".join(line.replace(f"{folder}", "runs/x").replace(f"{folder.parent}/", "") for line in told[-2:])
     lost = done.reached - int(begun[1]) if begun else None if whole else done.reached
-    same = last_of(folder) == undisturbed
+    found = last_of(folder)
+    same = "yes" if found == undisturbed else "but for its lines" if found and found[1] == undisturbed[1] else "NO"
     if os.path.ismount(folder):
         subprocess.run(["umount", "-l", folder], check=True)
     return Row(failure.what, said, done.code, lost, same, done.seconds)

@@ -9,6 +9,7 @@ import functools
 import itertools
 import logging
 import re
+import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -193,14 +194,15 @@ class Checkpoints:
             return
         (step, response), self.saving = self.saving, None
         fault, ended = None, []
+        limit = None if jax.process_count() == 1 else POLL
         while not ended or WRITING in ended and FAILED not in ended:
+            since = time.monotonic()
             try:
-                response.result(timeout=None if jax.process_count() == 1 else POLL)
+                response.result(timeout=limit)
                 now = WHOLE
-            except TimeoutError:
-                now = WRITING
-            except Exception as e:
-                fault, now = e, FAILED
+            except Exception as e:  # a TimeoutError that comes before its time is one of the disk
+                waits = isinstance(e, TimeoutError) and limit is not None and time.monotonic() - since >= limit
+                fault, now = (None, WRITING) if waits else (e, FAILED)
             ended = gathered(now)
         if fault is not None:
             raise self.failed(step, fault) from fault
@@ -210,7 +212,7 @@ class Checkpoints:
     def failed(self, step: int, fault: Exception) -> Exception:
         """The manager is given up with the save: it would raise the same fault again when it is closed."""
         if lost(cause_of(fault)):
-            return cause_of(fault)
+            return jax.errors.JaxRuntimeError(str(cause_of(fault)))
         manager, self.manager = self.manager, None
         with contextlib.suppress(Exception):
             manager and manager.close()

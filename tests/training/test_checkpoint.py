@@ -3,6 +3,7 @@ import errno
 import functools
 import os
 import shutil
+import time
 from pathlib import Path
 
 import jax
@@ -464,6 +465,54 @@ def test_a_save_that_waits_for_a_lost_process_is_not_waited_for(tmp_path, monkey
     with Checkpoints(tmp_path):
         pass
     assert len(closed) == 2
+
+
+class Saving:
+    """Stands for Orbax's answer: what comes of each question."""
+
+    def __init__(self, *outcomes):
+        self.outcomes = list(outcomes)
+
+    def result(self, timeout):
+        if (outcome := self.outcomes.pop(0)) == "writing":
+            time.sleep(timeout)
+            raise TimeoutError
+        if isinstance(outcome, Exception):
+            raise outcome
+
+
+DISK = OSError(errno.ENOSPC, "No space left on device")
+GONE = jax.errors.JaxRuntimeError("DEADLINE_EXCEEDED: Barrier timed out: coordination")
+
+
+@pytest.mark.parametrize("here, there, fault, words", [
+    (["writing", "writing", None], [checkpoint.WRITING, checkpoint.WHOLE, checkpoint.WHOLE], None, ""),
+    ([None, None], [checkpoint.WRITING, checkpoint.WHOLE], None, ""),
+    (["writing"], [checkpoint.FAILED], UserError, "5 could not be written .*process 1 says why"),
+    ([DISK], [checkpoint.WRITING], UserError, "5 could not be written .*No space left on device"),
+    ([TimeoutError(errno.ETIMEDOUT, "Connection timed out")], [checkpoint.WRITING], UserError, "5 could not be written .*Connection timed out"),
+    ([GONE], [checkpoint.WRITING], jax.errors.JaxRuntimeError, "Barrier timed out"),
+])
+def test_two_processes_tell_each_other_how_a_save_stands(tmp_path, monkeypatch, here, there, fault, words):
+    """None waits for one that has failed; a disk that times out is no save that goes on."""
+    monkeypatch.setattr(checkpoint, "POLL", 0.01)
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(checkpoint, "gathered", lambda value: [value, there.pop(0)])
+    store, response = Checkpoints(tmp_path), Saving(*here)
+    store.saving = 5, response
+    if fault is None:
+        store.wait()
+    else:
+        with pytest.raises(fault, match=words):
+            store.wait()
+    assert not there and not response.outcomes and store.saving is None
+
+
+def test_a_disk_that_times_out_is_told_by_one_process_too(tmp_path):
+    store = Checkpoints(tmp_path)
+    store.saving = 5, Saving(TimeoutError(errno.ETIMEDOUT, "Connection timed out"))
+    with pytest.raises(UserError, match="5 could not be written .*Connection timed out"):
+        store.wait()
 
 
 def full(*_, **__):
