@@ -174,7 +174,7 @@ FAILURES = [
         "find WORK/checkpoints -type f | while read f; do : > $f; done"), "mv WORK/checkpoints WORK/aside"),
     Failure("metrics.jsonl is deleted", after("rm WORK/metrics.jsonl")),
     Failure("another text under the same name", after("true", TINY_TEXT="1")),
-    Failure("another setting (D)", after("true", "--gin.D=32")),
+    Failure("another setting (the seed)", after("true", "--gin.Experiment.seed=3")),
     Failure("fewer steps than are done", after("true", "--gin.STEPS=8")),
     Failure("a second `ptmjax train` in the folder", second),
     Failure("one of two processes: kill -9 in step 5", of_two("step", 5, LATE), processes=2),
