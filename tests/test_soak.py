@@ -44,4 +44,5 @@ def test_memory_threads_and_files_stay(tmp_path, system, number):
     before, after = held.memory[warm], max(held.memory[warm:])
     number("MiB resident after a quarter of 2000 steps, and the most from there on", [round(before, 1), round(after, 1)])
     assert len(held.memory) == STEPS // PERIOD and after <= 1.05 * before, held.memory
-    assert max(held.threads[warm:]) <= held.threads[warm] and max(held.files[warm:]) <= held.files[warm], (held.threads, held.files)
+    for held_open in (held.threads, held.files):  # on a busy machine a save may still be going on; what leaks is there each time
+        assert min(held_open[-warm:]) <= min(held_open[warm : 2 * warm]), held_open
