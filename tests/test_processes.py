@@ -1,11 +1,19 @@
 """Several processes give the numbers of one, whatever the mesh, and write once."""
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+
 import pytest
+from orbax.checkpoint import v1 as ocp
 
 from ptmjax.parallel import distributed
 from ptmjax.training.metrics import read_lines
 from ptmjax.types import UserError
 from tests.drivers import tiny
-from tests.drivers.processes import TRAIN, address, finish, start, together
+from tests.drivers.processes import COMMAND, KILLED, ROOT, TINY, TRAIN, address, finish, start, together
 
 
 def close(found, wanted, loss="loss"):
@@ -50,40 +58,35 @@ def test_only_the_first_process_writes(folders):
         assert len((folders / name / "metrics.jsonl").read_text().splitlines()) == 13
 
 
+# ------------------------------------------------------------------ SIGTERM
+STEPS = 60
+
+
+def sums(folder):
+    """Of every leaf of the last step."""
+    return ocp.metadata(folder / "checkpoints" / str(STEPS)).custom_metadata["sums"]
+
+
+def test_sigterm_for_one_stops_both_at_one_step(tmp_path):
+    """The second process alone is told; together they save a step, and what goes on from there is the undisturbed run."""
+    def both(folder, *more, code=0):
+        where = address()
+        words = lambda i: [*TRAIN, f"{tmp_path / folder}:2,1,1", "--system", "lstm", "--total", STEPS, "--join", where, 2, i]
+        return together([[*words(0), *(["--pace", 0.1] if more else [])], [*words(1), *more]], 1, code)
+
+    said = both("stopped", "--kill", "step", 5, "--signals", "SIGTERM", code=143)
+    found = {re.search(r"ptmjax: stopped by SIGTERM, step (\d+) is saved: the same command goes on\n$", text)[1] for text in said}
+    assert len(found) == 1 and 5 <= int(*found) < STEPS and (tmp_path / "stopped" / "checkpoints" / found.pop()).is_dir(), said
+    both("stopped")
+    both("undisturbed")
+    lines = [(tmp_path / name / "metrics.jsonl").read_bytes() for name in ("stopped", "undisturbed")]
+    assert lines[0] == lines[1] and sums(tmp_path / "stopped") == sums(tmp_path / "undisturbed")
+
+
 # ------------------------------------------------------------------ the command
-GIN = """from __gin__ import dynamic_registration
-include 'bert_demo.gin'
-import tests.drivers.tiny_task
-from ptmjax.cli import experiment
-from ptmjax.models import context
-from ptmjax.nn import block
-from ptmjax.nn import stack
-from ptmjax.objectives import token
-from ptmjax.training import loop
-
-STEPS = 6
-D = 16
-experiment.Experiment.every = @loop.Every()
-experiment.Stage.task = "tiny_en"
-experiment.Stage.batch = 8
-experiment.Stage.heldout = 21
-token.Mlm.slots = 4
-block.Block.heads = 8
-block.Block.hidden = 32
-block.Block.rate = 0.1
-context.Context.rotary = 2
-stack.Stack.groups = [(@block.Block, 2), (@block.Final, 1)]
-loop.Every.log = 1
-loop.Every.evaluate = 3
-loop.Every.save = 2
-"""
-
-
 @pytest.fixture(scope="module")
 def command(tmp_path_factory):
-    root = tmp_path_factory.mktemp("command")
-    (root / "tiny.gin").write_text(GIN)
-    given = ["-m", "ptmjax", "train", f"--gin_file={root / 'tiny.gin'}", f"--cache={root / 'cache'}"]
+    given = ["-m", "ptmjax", "train", f"--gin_file={TINY}", f"--cache={tmp_path_factory.mktemp('cache')}"]
     return lambda workdir, *options: [*given, f"--workdir={workdir}", *options]
 
 
@@ -109,6 +112,74 @@ def test_a_folder_that_is_taken_stops_all_processes(command, tmp_path):
     said = joined(command, tmp_path, code=2)
     assert "holds files that are no ptmjax run" in said[0] and "process 0" in said[1]
     assert [p.name for p in tmp_path.iterdir()] == ["notes.txt"]
+
+
+# ------------------------------------------------------------------ a process that is lost, and the launcher
+@pytest.mark.slow
+@pytest.mark.parametrize("point", ["step", "save"])
+def test_one_that_is_lost_ends_the_other_in_time(command, tmp_path, point, number):
+    """In the collective of a step, or in a save that waits for both; what both go on from is whole."""
+    words = lambda i: [f"--coordinator={where}", "--processes=2", f"--process={i}"]
+    where = address()
+    points = [("nothing", 0, "true"), (point, 4, f"touch {tmp_path / 'moment'}; kill -9 $PPID")]
+    both = [start([*COMMAND, *at, *command(tmp_path / "run", *words(i))[2:]]) for i, at in enumerate(points)]
+    finish(both[1], KILLED)
+    said = finish(both[0], 2, distributed.HEARTBEAT + 30)
+    seconds = time.time() - (tmp_path / "moment").stat().st_mtime
+    assert "ptmjax: error: another process of this run is gone (" in said and "start all of them again" in said and "Traceback" not in said, said
+    number(f"one of two processes killed in a {point}: seconds until the other has ended", round(seconds, 1))
+    assert seconds < distributed.HEARTBEAT + 15
+    said = joined(command, tmp_path / "run")
+    assert "going on from step 2 of 6" in said[0] or "going on from step 4 of 6" in said[0], said
+    assert [line["step"] for line in read_lines(tmp_path / "run" / "metrics.jsonl") if "set" not in line] == list(range(1, 7))
+
+
+@pytest.fixture
+def launch(command, tmp_path):
+    """(shell command in the second process at its step 3) -> (exit code, what launch/processes.sh and its two processes say)."""
+    def call(shell: str) -> tuple[int, str]:
+        python = tmp_path / "python"
+        late = shlex.join([sys.executable, *COMMAND, "step", "3", shell])
+        python.write_text(f'#!/bin/bash\n[[ $* == *--process=1* ]] && exec {late} "${{@:3}}"\nexec {sys.executable} "$@"\n')
+        python.chmod(0o755)
+        words = command(tmp_path / "run")[3:]
+        environment = os.environ | {"PTMJAX_PYTHON": str(python), "XLA_FLAGS": re.sub(r"(?<=count=)\d+", "1", os.environ["XLA_FLAGS"])}
+        done = subprocess.run(["bash", "launch/processes.sh", "2", *words], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+        return done.returncode, done.stdout + done.stderr
+
+    return call
+
+
+def test_the_launcher_names_the_process_that_died(launch, tmp_path):
+    """kill -9 of one ends both with its code; SIGTERM, which goes to both, ends them after a step that is saved; then they go on."""
+    begin = time.time()
+    code, said = launch("kill -9 $PPID")
+    assert code == 137 and "ptmjax: process 1 of 0 to 1 was killed by signal 9 (code 137): the others are ended" in said, said
+    code, said = launch("kill -TERM $(ps -o ppid= -p $PPID); sleep 3")
+    assert code == 143 and len(re.findall(r"ptmjax: stopped by SIGTERM, step \d is saved: the same command goes on\n", said)) == 2, said
+    assert "the others are ended" not in said
+    code, said = launch("true")
+    assert code == 0 and "going on from step" in said and "curve.png" in said, said
+    assert time.time() - begin < 280
+
+
+@pytest.mark.parametrize("given", [[], ["two"], ["0"], ["--gin_file=x.gin"]])
+def test_the_launcher_wants_a_number(given):
+    done = subprocess.run(["bash", "launch/processes.sh", *given], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "begins with how many processes" in done.stderr
+
+
+def test_a_process_that_waits_says_for_whom(capsys, monkeypatch):
+    monkeypatch.setattr(distributed, "PATIENCE", 0.05)
+    monkeypatch.setattr(distributed, "JOIN", 0.3)
+    with pytest.raises(UserError, match=r"--coordinator=localhost:1: process 0 does not answer there \(.*refused\): start it, or mend the address"):
+        with distributed.telling("process 1 of 0 to 1 waits"):
+            distributed.await_first("localhost:1")
+    assert capsys.readouterr().err == "ptmjax: process 1 of 0 to 1 waits: start all of them\n"
+    with distributed.telling("nothing"):
+        pass
+    time.sleep(0.1)
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("given, words", [

@@ -80,6 +80,25 @@ def test_kills_at_random_moments(undisturbed, tmp_path, seed, number):
     number("killed at two random moments: lines byte-equal, arrays bit-equal", True)
 
 
+# ------------------------------------------------------------------ SIGTERM
+@pytest.mark.parametrize("point, at, latest", [("step", 2, 2), ("evaluation", 4, 4), ("before_rename", 6, 10), ("step", 12, 12)])
+def test_sigterm_saves_its_step_and_nothing_is_lost(undisturbed, tmp_path, point, at, latest, number):
+    """In a step that is not due to be saved, in an evaluation, while step 6 is written, in a step that is due. Each time there
+    are two: the second changes nothing."""
+    said = driver(tmp_path, "--system", "lstm", "--kill", point, at, "--signals", "SIGTERM", "SIGTERM", code=143)
+    step = max(int(name) for name in steps_in(tmp_path) if "tmp" not in name)
+    assert at <= step <= latest and said.endswith(f"ptmjax: stopped by SIGTERM, step {step} is saved: the same command goes on\n"), said
+    assert not any("tmp" in name for name in steps_in(tmp_path)) and read_lines(tmp_path / "metrics.jsonl")[-1]["step"] == step
+    driver(tmp_path, "--system", "lstm")
+    same(tmp_path, undisturbed("lstm"))
+    number("stopped by SIGTERM: lines byte-equal, arrays bit-equal", True)
+
+
+def test_sigterm_in_the_last_step_changes_nothing(undisturbed, tmp_path):
+    assert "SIGTERM" not in driver(tmp_path, "--system", "lstm", "--kill", "step", STEPS, "--signals", "SIGTERM")
+    same(tmp_path, undisturbed("lstm"))
+
+
 def test_a_damaged_newest_step_costs_its_steps_alone(undisturbed, tmp_path):
     driver(tmp_path, "--system", "lstm", "--kill", "after_rename", 12, code=KILLED)
     manifest = tmp_path / "checkpoints" / "12" / "state" / "manifest.ocdbt"

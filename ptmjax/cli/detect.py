@@ -17,6 +17,7 @@ HELP = "mark the tokens of sentences that look replaced, with the discriminator 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     session.add_workdir(parser)
+    session.add_step(parser)
     session.add_cache(parser)
     parser.add_argument("text", nargs="+", help="sentences")
     parser.add_argument("--above", type=float, default=0.5, metavar="P", help="mark from this probability on (default: %(default)s)")
@@ -31,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     if not isinstance(stage.objective, Rtd):
         raise UserError(f"the run in {args.workdir} has no discriminator: train one with an ELECTRA file, such as electra_demo.gin")
     data, build = session.data(args, held), held.build(stage)
-    step, params = session.parameters(args.workdir, session.on_one_device(build))
+    step, params = session.parameters(args, held, session.on_one_device(build))
     batch = session.rows(args.text, data)
 
     @jax.jit

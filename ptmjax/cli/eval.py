@@ -17,6 +17,7 @@ HELP = "evaluate the newest checkpoint of a work folder on held-out text, every 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     session.add_workdir(parser)
+    session.add_step(parser)
     session.add_cache(parser)
     session.add_processes(parser)
     parser.add_argument("--mesh", default="", help='for example "data=4,model=2" (default: all devices on data)')
@@ -35,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     folder.check_data(args.workdir, len(held.stages) - 1, folder.text(data))
     plan = loop.plan_of(held.stage(data), mesh, held.seed, held.steps)
     plan = dataclasses.replace(plan, rows=rows, micro=1)
-    step, params = session.parameters(args.workdir, plan.abstract.params)
+    step, params = session.parameters(args, held, plan.abstract.params)
     with jax.set_mesh(mesh):
         found = loop.evaluate(plan, make_eval(plan.build, plan.objective, plan.seed), params, step, data.heldout(rows_sharding(mesh), rows))
     data.prepare()

@@ -66,7 +66,11 @@ class Stage:
 class Experiment:
     """networks: name -> factory taking `key`. ties: path or prefix -> the path that owns it. mesh: "data=4,model=2".
 
-    init_from: the folder of a published model (config.json, model.safetensors) whose parameters a new run begins with.
+    keep: how many of the newest checkpoints stay. best: a number held out, such as "validation/loss", whose best evaluated step stays
+    as well (of all stages: give it to runs whose stages can be compared); names that end in accuracy, auc or f1 are better the higher.
+    init_from: the folder of a published model (config.json, model.safetensors), or the work folder of another run, whose parameters a
+    new run begins with. renames: of a work folder, path or prefix of ours -> theirs, with layers of a stack where "[::2]" or "[0,2,4]"
+    stands behind; "" begins anew.
     own: the text that takes the place of every stage's.
     """
 
@@ -79,14 +83,18 @@ class Experiment:
     compute: str = "float32"
     every: Every = Every()
     keep: int = 2
+    best: str | None = None
     init_from: str | None = None
+    renames: Mapping[str, str] = field(default_factory=dict)
     own: Own | None = None
 
     def __post_init__(self):
         if not callable(getattr(self.optimizer, "transform", None)):
             raise UserError(f"Experiment.optimizer is {self.optimizer!r}: bind one of training/optimizer.py, such as @optimizer.AdamW()")
         if self.init_from == "":
-            raise UserError("Experiment.init_from names no folder: give that of a published model, or None")
+            raise UserError("Experiment.init_from names no folder: give that of a published model or of a run, or None")
+        if self.renames and self.init_from is None:
+            raise UserError("Experiment.renames says from where parameters come, and there is no Experiment.init_from: give both or none")
         at_least(1, keep=self.keep, stages=len(self.stages))
         at_most(INT32, steps=self.steps)
         at_least(0, seed=self.seed)

@@ -12,6 +12,7 @@ HELP = "write the model of a work folder as transformers reads it (config.json, 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     session.add_workdir(parser)
+    session.add_step(parser)
     session.add_cache(parser)
     parser.add_argument("--to", required=True, type=Path, metavar="FOLDER", help="a new folder")
 
@@ -20,7 +21,7 @@ def run(args: argparse.Namespace) -> int:
     held = session.saved(args.workdir)
     stage = held.stages[-1]
     build, vocabulary = held.build(stage), session.data(args, held).task.vocabulary
-    step, params = session.parameters(args.workdir, session.on_one_device(build))
+    step, params = session.parameters(args, held, session.on_one_device(build))
     published.export(build, {name: np.asarray(x) for name, x in params.items()}, args.to, vocabulary)
     print(f"{args.to}: step {step} of {args.workdir}")
     if any(args.to.rglob("tokenizer.json")):

@@ -29,6 +29,7 @@ Params = dict[str, Array]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     session.add_workdir(parser)
+    session.add_step(parser)
     session.add_cache(parser)
     parser.add_argument("text", nargs="+", help=f"sentences with one or more {MARK}")
     parser.add_argument("--top", type=int, default=5, metavar="K", help="how many candidates to show (default: %(default)s)")
@@ -46,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     stage, objective = held.stages[-1], held.stages[-1].objective
     data, build = session.data(args, held), held.build(stage)
     vocabulary, masked = data.task.vocabulary, masked_model(objective)
-    step, params = session.parameters(args.workdir, session.on_one_device(build))
+    step, params = session.parameters(args, held, session.on_one_device(build))
     console = Console(soft_wrap=True)
     console.print(f"step {step} of {args.workdir}", highlight=False)
     if masked is not None:

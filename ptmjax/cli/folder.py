@@ -18,8 +18,9 @@ from ptmjax.types import UserError
 
 DATA = "data.json"
 LOCK = "train.lock"
-FREE = ("STEPS", "STEPS_SHORT", "STEPS_LONG", "Stage.steps", "Stage.micro", "Experiment.mesh", "Experiment.keep", "Experiment.every",
-        "Every.log", "Every.evaluate", "Every.save", "Every.nonfinite", "Own.paths", "Own.vocabulary")  # what is in those, data.json tells
+FREE = ("STEPS", "STEPS_SHORT", "STEPS_LONG", "Stage.steps", "Stage.micro", "Experiment.mesh", "Experiment.keep", "Experiment.best",
+        "Experiment.every", "Every.log", "Every.evaluate", "Every.save", "Every.nonfinite",
+        "Own.paths", "Own.vocabulary")  # what is in those, data.json tells
 
 
 # ------------------------------------------------------------------ which data

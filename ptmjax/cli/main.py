@@ -44,8 +44,8 @@ def commands() -> dict[str, str]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit code: 0, 2 for a fault that the user can mend, 130 for Ctrl-C, 141 where who reads the output has gone.
-    PTMJAX_TRACEBACK=1 shows where a fault came from."""
+    """Exit code: 0, 2 for a fault that the user can mend, 130 for Ctrl-C, 141 where who reads the output has gone, 143 for a run
+    that SIGTERM has stopped and that is saved. PTMJAX_TRACEBACK=1 shows where a fault came from."""
     quiet.set_levels()
     try:
         code = _run(sys.argv[1:] if argv is None else argv)
@@ -54,6 +54,9 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("ptmjax: interrupted", file=sys.stderr)
         return interrupt.CODE
+    except interrupt.Stopped as stopped:
+        print(f"ptmjax: {stopped}", file=sys.stderr)
+        return interrupt.TERMINATED
     except Exception as error:
         if interrupt.asked():  # what a package makes of an interrupt while it is imported
             print("ptmjax: interrupted", file=sys.stderr)

@@ -3,6 +3,7 @@ import argparse
 import importlib.metadata
 import os
 import platform
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -30,6 +31,10 @@ def add_cache(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cache", type=Path, default=default, metavar="FOLDER", help="where prepared data lies (default: %(default)s)")
 
 
+def add_step(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--step", metavar="N", help='a checkpoint other than the newest: its step, or "best" (of Experiment.best)')
+
+
 def add_processes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--distributed", action="store_true", help="join the processes that the cluster tells of (TPU pod, SLURM, GKE)")
     parser.add_argument("--coordinator", metavar="HOST:PORT", help="join by hand, with --processes and --process")
@@ -37,8 +42,8 @@ def add_processes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--process", type=int, metavar="I")
 
 
-def join(args: argparse.Namespace) -> None:
-    distributed.start(args.coordinator, args.processes, args.process, args.distributed)
+def join(args: argparse.Namespace, trains: bool = False) -> None:
+    distributed.start(args.coordinator, args.processes, args.process, args.distributed, trains)
 
 
 def experiment(files: list[str], bindings: list[str], more: str = "") -> Experiment:
@@ -73,12 +78,27 @@ def about() -> str:
     return f"ptmjax {ptmjax.__version__} on {where}; {versions}, Python {platform.python_version()}"
 
 
-def parameters(workdir: epath.Path, like: Mapping[str, jax.ShapeDtypeStruct]) -> tuple[int, dict[str, jax.Array]]:
-    """(step, parameters) of the newest checkpoint, placed as `like` says."""
-    found = Checkpoints(workdir / "checkpoints", say=lambda text: print(text, file=sys.stderr)).params(like)
+def parameters(args: argparse.Namespace, held: Experiment, like: Mapping[str, jax.ShapeDtypeStruct]) -> tuple[int, dict[str, jax.Array]]:
+    """(step, parameters) of the newest checkpoint of the work folder, or that of --step, placed as `like` says."""
+    store = Checkpoints(args.workdir / "checkpoints", say=lambda text: print(text, file=sys.stderr), best=held.best)
+    found = store.params(like, None if args.step is None else step_of(args.step, store))
     if found is None:
-        raise UserError(f"{workdir} holds no checkpoint yet: let `ptmjax train` reach its first save")
+        raise UserError(f"{args.workdir} holds no checkpoint yet: let `ptmjax train` reach its first save")
     return found
+
+
+def step_of(which: str, store: Checkpoints) -> int:
+    """The step that --step names; a UserError that lists those there are."""
+    there = store.steps()
+    step = store.best_of(there) if which == "best" else int(which) if re.fullmatch("[0-9]+", which) else None
+    if step in there:
+        return step
+    listed = f"{store.folder} holds {', '.join(f'step {n}' for n in there) or 'none'}"
+    if which == "best" and store.best is None:
+        raise UserError(f"--step=best: the run has no Experiment.best by which one is: train with it, or name a step; {listed}")
+    if which == "best":
+        raise UserError(f"--step=best: no checkpoint was evaluated for {store.best}: name a step; {listed}")
+    raise UserError(f"--step={which} is no checkpoint: name one that is there; {listed}")
 
 
 def on_one_device(build: Build) -> dict[str, jax.ShapeDtypeStruct]:

@@ -14,7 +14,7 @@ from rich.console import Console
 from ptmjax.cli import config, dry_run, folder, own, readout, session
 from ptmjax.cli.experiment import Data, Experiment, physical_memory, vocabulary_size
 from ptmjax.cli.watchers import Lost, Progress, TensorBoard
-from ptmjax.convert import published
+from ptmjax.convert import partial, published
 from ptmjax.parallel.distributed import first_alone
 from ptmjax.parallel.mesh import make_mesh
 from ptmjax.training import loop
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    session.join(args)
+    session.join(args, trains=True)
     console = Console(soft_wrap=True, quiet=jax.process_index() != 0)
     experiment = session.experiment(args.gin_files, args.gin_bindings, own.bindings(args))
     console.print(session.about(), highlight=False)
@@ -57,12 +57,13 @@ def run(args: argparse.Namespace) -> int:
         for stage, plan, d in zip(stages, plans, data):
             d.check_rows(stage.rows)
             d.check_vocabulary(stage.build)
-            loop.rehearse(plan, d.source.spec, d.heldout_source.spec)
+            numbers = loop.rehearse(plan, d.source.spec, d.heldout_source.spec)
+        loop.check_best(experiment.best, stages[-1], numbers)
         if args.dry_run:
             dry_run.tell(stages, plans, data, console)
         for plan in plans:
             check_memory(plan)
-        born = initial(experiment, args.workdir, stages[0], console)
+        born = initial(experiment, args.workdir, stages[0], data[0], console)
     config.check_used()
     if args.dry_run:
         return 0
@@ -127,12 +128,21 @@ def check_memory(plan: Plan) -> None:
                         "choose smaller sizes, or spread them by Experiment.mesh (fsdp, model)")
 
 
-def initial(experiment: Experiment, workdir: epath.Path, stage: loop.Stage, console: Console) -> Callable[[Plan], TrainState]:
-    """What makes the state at step 0; a published model is read before any folder is made."""
-    if experiment.init_from is None or Checkpoints(workdir / "checkpoints").steps():
+def initial(experiment: Experiment, workdir: epath.Path, stage: loop.Stage, data: Data, console: Console) -> Callable[[Plan], TrainState]:
+    """What makes the state at step 0; a published model, or another run, is read before any folder is made."""
+    if (where := experiment.init_from) is None or Checkpoints(workdir / "checkpoints").steps():
         return Plan.create
-    say = lambda text: console.print(text, highlight=False)
-    return functools.partial(published.born, published.initial(experiment.init_from, stage.build, say))
+    say = lambda text: console.print(text, highlight=False, markup=False)
+    if not (epath.Path(where) / partial.FOLDER).exists():
+        if experiment.renames:
+            raise UserError(f"Experiment.renames is for the work folder of a run, {where} is none: leave it out")
+        return functools.partial(published.born, published.initial(where, stage.build, say))
+    found = partial.initial(where, stage.build, experiment.renames, say)
+    theirs, tables = folder.saved_data(epath.Path(where)), sorted(n for n in found if "vocab" in stage.build.leaves[n].names)
+    if tables and theirs and theirs[-1].get("vocabulary") != data.task.vocabulary.fingerprint:
+        raise UserError(f"{where} has another vocabulary than {data.task.name}, its {tables[0]} means other pieces: choose a task of its "
+                        f"vocabulary, or begin {', '.join(tables)} anew by Experiment.renames, {{{tables[0]!r}: ''}}")
+    return functools.partial(published.born, found)
 
 
 def train(args: argparse.Namespace, experiment: Experiment, mesh, stages: list[loop.Stage], console: Console,
@@ -149,8 +159,8 @@ def train(args: argparse.Namespace, experiment: Experiment, mesh, stages: list[l
             board = stack.enter_context(contextlib.closing(TensorBoard(args.workdir / "tensorboard", done)))
             return [stack.enter_context(Progress(steps, done, console, how)), board, Lost(say)]
 
-        loop.train(stages, args.workdir, mesh, seed=experiment.seed, every=experiment.every, keep=experiment.keep, watch=watch, say=say,
-                   born=born)
+        loop.train(stages, args.workdir, mesh, seed=experiment.seed, every=experiment.every, keep=experiment.keep, best=experiment.best,
+                   watch=watch, say=say, born=born)
 
 
 def conclude(args: argparse.Namespace, data: Data, console: Console, steps: int) -> None:

@@ -9,8 +9,9 @@ import functools
 import itertools
 import logging
 import re
+import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -21,24 +22,31 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from orbax.checkpoint import v1 as ocp
 
-from ptmjax.parallel.distributed import everywhere, of_the_first
+from ptmjax.parallel.distributed import everywhere, first_alone, gathered, of_the_first
 from ptmjax.types import PyTree, UserError
 
+Shapes = Mapping[str, tuple[int, ...]]  # by path
 FORMAT = 2  # raise it when paths, shapes or meanings of leaves change
+POLL = 1.0  # seconds between such questions
+WRITING, WHOLE, FAILED = range(3)
+HIGHER = re.compile("(accuracy|auc|f1)$")  # names of numbers of which more is better
 DAMAGE = FileNotFoundError, NotADirectoryError, IsADirectoryError  # other faults of the disk may pass
 
 
 class Checkpoints:
-    """Steps under one folder, the newest `keep` of them kept; `say` hears about a step that was passed over.
+    """Steps under one folder, of which are kept the newest `keep` and that with the best held-out number `best` ("validation/loss";
+    less is better, but for accuracies, AUC and F1); `say` hears about a step that was passed over.
 
     A save first copies the arrays, so the donated state of the next step does no harm; an error of a save that runs in
     the background is raised by the next save or by close().
     """
 
-    def __init__(self, folder: epath.PathLike, keep: int = 2, say: Callable[[str], None] = print):
-        self.folder, self.keep, self.say = local_or_remote(folder), keep, say
+    def __init__(self, folder: epath.PathLike, keep: int = 2, say: Callable[[str], None] = print, best: str | None = None):
+        self.folder, self.keep, self.say, self.best = local_or_remote(folder), keep, say, best
+        self.evaluated: dict[int, Mapping[str, float]] = {}  # what is known of steps: saved with them, so a later call knows it too
         self.manager: ocp.training.Checkpointer | None = None
         self.saving: tuple[int, ocp.AsyncResponse] | None = None
+        self.found = False  # whether the folder was there: then it must stay
         logging.getLogger("absl").setLevel(logging.CRITICAL)  # Orbax tells every step of a save,
         logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # and a damaged file in pages: it is named in one line below
         warnings.filterwarnings("ignore", r"coroutine .* was never awaited", RuntimeWarning)  # it leaves those where a save or read fails
@@ -60,6 +68,7 @@ class Checkpoints:
         for path in sorted(self.folder.glob("*tmp*")) if self.folder.exists() else []:
             self.say(f"checkpoint {path} is half-written (the run was killed in a save) and is passed over")
         there, damaged = self.steps(), {}
+        self.found = bool(there)
         for step in reversed(there):
             state, damaged[step] = self.attempt(step, functools.partial(whole, like=like(step)))
             if state is not None:
@@ -71,21 +80,57 @@ class Checkpoints:
             raise UserError(f"no checkpoint in {self.folder} can be read ({why}): move that folder away to begin at step 0")
         return None
 
-    def params(self, like: PyTree) -> tuple[int, PyTree] | None:
-        """(step, parameters) of the newest step that can be read; the folder is left as it is.
+    def params(self, like: PyTree, step: int | None = None) -> tuple[int, PyTree] | None:
+        """(step, parameters) of the newest step that can be read, or of `step` alone; the folder is left as it is."""
+        return self.read(functools.partial(part, like=like), step)
+
+    def some_params(self, choose: Callable[[Shapes], Iterable[str]]) -> tuple[int, dict[str, np.ndarray]] | None:
+        """(step, parameters by path) of the newest step that can be read: those that `choose` names of the shapes that it holds,
+        whole on every process."""
+        return self.read(functools.partial(some, choose=choose))
+
+    def read(self, how: Callable[[epath.Path], tuple[PyTree, Mapping[str, int]]], step: int | None = None) -> tuple[int, PyTree] | None:
+        """(step, parameters) as `how` reads them.
 
         A run that goes on beside may delete a step while it is read: it has saved a newer one before. All processes read the step
         that process 0 finds.
         """
         tried = {-1}
-        while (step := of_the_first(max(set(self.steps()) - tried, default=-1))) not in tried:
-            tried.add(step)
-            found, fault = self.attempt(step, functools.partial(part, like=like))
+        newest = lambda: max(set(self.steps()) - tried, default=-1)
+        while (at := of_the_first(newest() if step is None else step)) not in tried:
+            tried.add(at)
+            found, fault = self.attempt(at, how)
             if found is not None:
-                return step, found["params"]
-            if step in self.steps():
-                self.say(f"checkpoint {self.folder / str(step)} cannot be read and is passed over: {fault}")
+                return at, found["params"]
+            if step is not None:
+                raise UserError(f"checkpoint {self.folder / str(step)} cannot be read ({fault}): name another step")
+            if at in self.steps():
+                self.say(f"checkpoint {self.folder / str(at)} cannot be read and is passed over: {fault}")
         return None
+
+    def best_of(self, steps: Iterable[int]) -> int | None:
+        """The step with the best number `best`, the latest of equals; None where none of these steps has it."""
+        known = steps if self.best else ()
+        found = {step: x for step in known if (x := self.numbers(step).get(self.best)) is not None}
+        more = HIGHER.search(self.best or "")
+        return max(found, key=lambda step: (found[step] if more else -found[step], step), default=None)
+
+    def numbers(self, step: int) -> Mapping[str, float]:
+        """The held-out numbers with which a step was saved; {}: it was not evaluated, or its description is lost."""
+        if step not in self.evaluated:
+            about = {}
+            with contextlib.suppress(Exception):  # whoever reads the step tells of the damage
+                about = ocp.metadata(self.folder / str(step)).custom_metadata or {}
+            self.evaluated[step] = about.get("heldout", {})
+        return self.evaluated[step]
+
+    def improved(self, step: int, numbers: Mapping[str, float]) -> bool:
+        """Whether no step that is kept has so good a `best` as `numbers`, those of a step that may be saved."""
+        if self.best not in numbers:
+            return False
+        there = {*self.steps(), *self.evaluated} - {step}  # one may still be on its way to the disk
+        self.evaluated[step] = numbers
+        return bool(of_the_first(self.best_of({*there, step}) == step))  # all processes save, or none does
 
     def attempt(self, step: int, read: Callable[[epath.Path], tuple[PyTree, Mapping[str, int]]]) -> tuple[PyTree | None, str]:
         """(what was read, "") or, where the step is damaged for any process, (None, why). What may pass by itself (no access,
@@ -111,6 +156,7 @@ class Checkpoints:
     def set_aside(self, damaged: Mapping[int, str]) -> None:
         for step, why in damaged.items():
             aside = ""
+            self.evaluated.pop(step, None)
             if jax.process_index() == 0:
                 taken = {p.name for p in self.folder.iterdir()}
                 aside = next(name for n in itertools.count(1) if (name := f"broken-{step}-{n}") not in taken)
@@ -119,40 +165,91 @@ class Checkpoints:
         if damaged and jax.process_count() > 1:
             multihost_utils.sync_global_devices("damaged checkpoints set aside")
 
-    def save(self, step: int, state: PyTree) -> None:
-        """Starts to write `state` as `step`; waits for the save before it. A full or read-only disk is a UserError."""
+    def save(self, step: int, state: PyTree, numbers: Mapping[str, float] = {}) -> None:
+        """Starts to write `state` as `step`, which was evaluated as `numbers`; waits for the save before it. A full or read-only
+        disk is a UserError."""
         self.wait()
+        first_alone(self.check_folder, f"saving step {step}")
+        self.evaluated[step] = numbers
         try:
             if self.manager is None:  # it removes half-written steps
-                self.manager = ocp.training.Checkpointer(
-                    self.folder, preservation_policy=ocp.training.preservation_policies.LatestN(self.keep), cleanup_tmp_directories=True)
-            about = {"format": FORMAT, "sums": sums_of(state)}
-            self.saving = step, self.manager.save_async(step, state, force=True, custom_metadata=about)
+                policies = ocp.training.preservation_policies
+                kept = policies.AnyPreservationPolicy([policies.LatestN(self.keep), Best(self.best_of)])
+                self.manager = ocp.training.Checkpointer(self.folder, preservation_policy=kept, cleanup_tmp_directories=True)
+            about = {"format": FORMAT, "sums": sums_of(state), "heldout": dict(numbers)}
+            self.saving, self.found = (step, self.manager.save_async(step, state, force=True, custom_metadata=about)), True
         except Exception as e:
             raise self.failed(step, e) from e
 
+    def check_folder(self) -> None:
+        """A UserError where somebody has removed the folder since the run began: what is there no longer cannot be gone on from."""
+        if self.found and not self.folder.is_dir():
+            raise UserError(f"{self.folder} is gone, it was removed while the run was under way: put it back and start again, or begin at "
+                            "step 0 in another folder")
+
     def wait(self) -> None:
-        """Returns once the last save is on disk."""
+        """Returns once the last save is on disk. Several processes ask each other how it stands meanwhile: Orbax alone would wait for
+        minutes where one of them has failed or is lost."""
         if self.saving is None:
             return
         (step, response), self.saving = self.saving, None
-        try:
-            response.result()
-        except Exception as e:
-            raise self.failed(step, e) from e
+        fault, ended = None, []
+        limit = None if jax.process_count() == 1 else POLL
+        while not ended or WRITING in ended and FAILED not in ended:
+            since = time.monotonic()
+            try:
+                response.result(timeout=limit)
+                now = WHOLE
+            except Exception as e:  # a TimeoutError that comes before its time is one of the disk
+                waits = isinstance(e, TimeoutError) and limit is not None and time.monotonic() - since >= limit
+                fault, now = (None, WRITING) if waits else (e, FAILED)
+            ended = gathered(now)
+        if fault is not None:
+            raise self.failed(step, fault) from fault
+        if FAILED in ended:
+            raise self.failed(step, UserError(f"process {ended.index(FAILED)} says why"))
 
-    def failed(self, step: int, fault: Exception) -> UserError:
+    def failed(self, step: int, fault: Exception) -> Exception:
         """The manager is given up with the save: it would raise the same fault again when it is closed."""
+        if lost(cause_of(fault)):
+            return jax.errors.JaxRuntimeError(str(cause_of(fault)))
         manager, self.manager = self.manager, None
         with contextlib.suppress(Exception):
             manager and manager.close()
         return UserError(f"checkpoint {self.folder / str(step)} could not be written ({reason_of(fault)}): mend the disk and start again, "
                          "the last whole step is kept")
 
+    def __enter__(self) -> "Checkpoints":
+        return self
+
+    def __exit__(self, kind: type | None, fault: BaseException | None, trace: object) -> None:
+        """A save that waits for a lost process is never whole, and is not waited for."""
+        if not lost(fault):
+            self.close()
+
     def close(self) -> None:
         self.wait()
         if self.manager is not None:
             self.manager.close()
+
+
+def lost(fault: BaseException | None) -> bool:
+    """Whether it is what jax makes of another process that is gone."""
+    return isinstance(fault, jax.errors.JaxRuntimeError) and jax.process_count() > 1
+
+
+class Best:
+    """A preservation policy: of the steps that are there, that which `of` picks.
+
+    Orbax's own (BestN) reads what it ranks from a file beside the state, and a damaged one would stop every save.
+    """
+
+    def __init__(self, of: Callable[[Iterable[int]], int | None]):
+        self.of = of
+
+    def should_preserve(self, checkpoints: Sequence, *, context: object) -> list[bool]:
+        best = self.of([checkpoint.step for checkpoint in checkpoints])
+        return [checkpoint.step == best for checkpoint in checkpoints]
 
 
 def local_or_remote(folder: epath.PathLike) -> epath.Path:
@@ -187,6 +284,20 @@ def part(path: epath.Path, like: PyTree) -> tuple[PyTree, Mapping[str, int]]:
     with context:
         found = ocp.load(path, {"params": like})
     return found, {name: x for name, x in stored.custom_metadata.get("sums", {}).items() if name.startswith("params/")}
+
+
+def some(path: epath.Path, choose: Callable[[Shapes], Iterable[str]]) -> tuple[PyTree, Mapping[str, int]]:
+    """The parameters that `choose` names, as numpy has them, and their sums."""
+    stored = ocp.metadata(path)
+    check_format(path, stored)
+    have = stored.metadata["params"]
+    names = list(choose({name: tuple(x.shape) for name, x in have.items()}))
+    context = ocp.Context()
+    context.pytree.loading.partial_load = True
+    with context:
+        found = ocp.load(path, {"params": {name: np.empty(have[name].shape, have[name].dtype) for name in names}})
+    sums = stored.custom_metadata.get("sums", {})
+    return found, {f"params/{name}": sums[f"params/{name}"] for name in names if sums}
 
 
 def sums_of(tree: PyTree) -> dict[str, int]:
@@ -239,17 +350,9 @@ def spelt(path: Sequence) -> str:
 
 
 def compare(path: epath.Path, stored: ocp.CheckpointMetadata, like: PyTree, part: str = "") -> None:
-    """A UserError where this version does not read the stored format, or that names the first leaf (under `part`) in which the
-    stored step and the present run differ.
-
-    A step whose own description is lost (Orbax gives None for it) is damaged, not another model's: a ValueError.
-    """
-    version = (stored.custom_metadata or {}).get("format")
-    if version is None or stored.metadata is None:
-        raise ValueError("its description is damaged")
-    if version != FORMAT:
-        raise UserError(f"checkpoint {path} has format {version}, this version of ptmjax reads {FORMAT}: go on with the version "
-                        "that wrote it, or choose another --workdir")
+    """A UserError where this version does not read the stored format (check_format), or that names the first leaf (under `part`) in
+    which the stored step and the present run differ."""
+    check_format(path, stored)
     have, want = leaves(stored.metadata), leaves(like)
     have = {name: x for name, x in have.items() if name.startswith(part)}
     for name in sorted(have.keys() ^ want.keys()):
@@ -263,3 +366,14 @@ def compare(path: epath.Path, stored: ocp.CheckpointMetadata, like: PyTree, part
             why = "a stage with carry keeps its batch size" if name.startswith("carry/") else why
             raise UserError(f"checkpoint {path}: {name} is {have[name].dtype}{list(have[name].shape)}, "
                             f"the present run has {x.dtype}{list(x.shape)}: {why}")
+
+
+def check_format(path: epath.Path, stored: ocp.CheckpointMetadata) -> None:
+    """A UserError where this version does not read the stored format. A step whose own description is lost (Orbax gives None for
+    it) is damaged, not another model's: a ValueError."""
+    version = (stored.custom_metadata or {}).get("format")
+    if version is None or stored.metadata is None:
+        raise ValueError("its description is damaged")
+    if version != FORMAT:
+        raise UserError(f"checkpoint {path} has format {version}, this version of ptmjax reads {FORMAT}: go on with the version "
+                        "that wrote it, or choose another --workdir")

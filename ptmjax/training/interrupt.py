@@ -1,24 +1,59 @@
-"""Ctrl-C that nothing can swallow. Python raises KeyboardInterrupt wherever the main thread is, and where that is a callback
-of C code (a hook of the garbage collector, a destructor) the exception is printed and lost.
+"""Ctrl-C that nothing can swallow, and SIGTERM that a run answers with a save.
 
-Installed by the console entry alone (__main__.py); without it, check() does nothing and Ctrl-C is Python's own.
+Python raises KeyboardInterrupt wherever the main thread is, and where that is a callback of C code (a hook of the garbage
+collector, a destructor) the exception is printed and lost.
+Installed by the console entry alone (__main__.py); without it, check() does nothing and both signals are Python's own.
 """
+import contextlib
 import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
 from types import FrameType
 
 CODE = 130  # 128 + SIGINT, as shells have it
+TERMINATED = 143  # 128 + SIGTERM
 AGAIN = 0.1  # seconds after which a swallowed interrupt is raised again
 PARTING = 10  # seconds that the processes of a run wait for each other where it fails
-_state = {"asked": False, "busy": False}
+_state = {"asked": False, "busy": False, "installed": False, "terminated": False}
+
+
+class Stopped(Exception):
+    """SIGTERM ended a run before its last step, after a step that is saved."""
+
+    def __init__(self, step: int):
+        super().__init__(f"stopped by SIGTERM, step {step} is saved: the same command goes on")
 
 
 def install() -> None:
     """From here on Ctrl-C is recorded; a second one ends the process at once."""
     signal.signal(signal.SIGINT, _interrupted)
     sys.unraisablehook = _swallowed
+    _state["installed"] = True
+
+
+@contextlib.contextmanager
+def stoppable() -> Iterator[None]:
+    """Within, SIGTERM ends nothing but is told by terminated(); elsewhere it ends the process at once, as by default.
+
+    A process that has joined others keeps the handler of jax.distributed, by which they agree on a step (loop.stopping).
+    """
+    jax = sys.modules.get("jax")
+    if not _state["installed"] or jax is not None and jax.distributed.is_initialized():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, _terminated)
+    signal.siginterrupt(signal.SIGTERM, False)  # nor does it cut what another thread is writing
+    try:
+        yield
+    finally:  # a second one must not cut the end for which the first one has asked
+        signal.signal(signal.SIGTERM, signal.SIG_IGN if terminated() else before)
+
+
+def terminated() -> bool:
+    """Whether there was a SIGTERM within stoppable()."""
+    return _state["terminated"]
 
 
 def busy() -> None:
@@ -61,6 +96,10 @@ def _interrupted(number: int, frame: FrameType | None) -> None:
         os._exit(CODE)
     _state["asked"] = True
     raise KeyboardInterrupt
+
+
+def _terminated(number: int, frame: FrameType | None) -> None:
+    _state["terminated"] = True
 
 
 def _swallowed(about: "sys.UnraisableHookArgs") -> None:

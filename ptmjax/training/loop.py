@@ -12,7 +12,7 @@ import functools
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -99,12 +99,16 @@ class Run(NamedTuple):
 
 
 def train(stages: Sequence[Stage], workdir: epath.PathLike, mesh: Mesh, *, seed: int = 0, every: Every = Every(), keep: int = 2,
-          watch: Callable[[int], Sequence[Watcher]] = lambda done: (), say: Callable[[str], None] = print,
+          best: str | None = None, watch: Callable[[int], Sequence[Watcher]] = lambda done: (), say: Callable[[str], None] = print,
           born: Callable[[Plan], TrainState] = Plan.create) -> TrainState:
     """Runs the stages from where the work folder stands and returns the last state.
 
+    best: a held-out number, "set/name", whose best evaluated step is saved and kept as well (check_best).
     born: makes the state at step 0 where the folder has no checkpoint (published.born: from a published model).
     watch: called on process 0 with the number of steps that are done, once that is known; gives who looks on.
+
+    Raises:
+        interrupt.Stopped: SIGTERM has come, in the command's process: the step it names is saved.
     """
     folder = epath.Path(workdir)
     ends = list(itertools.accumulate(stage.steps for stage in stages))
@@ -112,7 +116,8 @@ def train(stages: Sequence[Stage], workdir: epath.PathLike, mesh: Mesh, *, seed:
     begins = [0, *ends[:-1]]
     stage_at = lambda step: next((i for i, end in enumerate(ends) if step <= end), len(ends) - 1)
     with contextlib.ExitStack() as stack:
-        checkpoints = stack.enter_context(contextlib.closing(Checkpoints(folder / "checkpoints", keep, say)))
+        stack.enter_context(interrupt.stoppable())
+        checkpoints = stack.enter_context(Checkpoints(folder / "checkpoints", keep, say, best))
         state = checkpoints.restore(lambda step: plans[stage_at(step)].abstract)
         state = born(plans[0]) if state is None else state
         done = int(state.step)
@@ -154,14 +159,23 @@ def check_rate(stages: Sequence[Stage]) -> None:
         raise UserError(f"the learning rate is 0 after {ends} steps, and the stages have {total}: give both the same number")
 
 
-def rehearse(plan: Plan, train: Spec, heldout: Spec) -> None:
+def check_best(best: str | None, stage: Stage, numbers: Iterable[str]) -> None:
+    """UserError where `best` is no number ("set/name") of an evaluation of the stage, which gives `numbers` for each set."""
+    known = [f"{name}/{number}" for name in stage.heldout for number in numbers]
+    if best is not None and best not in known:
+        raise UserError(f"Experiment.best is {best!r}; it may be one of {', '.join(map(repr, known))}, or None")
+
+
+def rehearse(plan: Plan, train: Spec, heldout: Spec) -> list[str]:
     """Traces a step and an evaluation over batches of these keys: parts that do not fit together are found before anything
-    is computed or written."""
+    is computed or written. Gives the names of the numbers of an evaluation."""
     rows, state = rows_sharding(plan.mesh), plan.abstract
     batch = lambda spec: {key: jax.ShapeDtypeStruct((plan.rows, *shape), kind, sharding=rows) for key, (shape, kind) in spec.items()}
     with jax.set_mesh(plan.mesh):
         make_step(plan).eval_shape(state, batch(train))
-        make_eval(plan.build, plan.objective, plan.seed).eval_shape(state.params, batch(heldout), state.carry, state.step)
+        evaluation = make_eval(plan.build, plan.objective, plan.seed)
+        sums, metrics, _ = evaluation.eval_shape(state.params, batch(heldout), state.carry, state.step)
+    return sorted({"loss", *sums, *metrics})
 
 
 def adopt(plan: Plan, state: TrainState, begin: int) -> TrainState:
@@ -197,12 +211,18 @@ def run_stage(run: Run, stage: Stage, plan: Plan, state: TrainState, begin: int,
                 tokens = 0
             if any(due(step, end, every) for every in (run.every.log, run.every.evaluate, run.every.save)):
                 check_finite(run.every.nonfinite, step, state, batch, end - start if step == end else None)
+            numbers: dict[str, float] = {}
             if due(step, end, run.every.evaluate):
                 for name, heldout in stage.heldout.items():
                     found = evaluate(plan, eval_fn, state.params, step, heldout(rows_sharding(run.mesh), stage.rows))
                     tell(run, "evaluated", {"step": step, "set": name} | found)
-            if due(step, end, run.every.save):
-                run.checkpoints.save(step, state)
+                    numbers |= {f"{name}/{what}": x for what, x in found.items() if x is not None}
+            stop = stopping(step) and step < run.steps
+            if due(step, end, run.every.save) or stop or run.checkpoints.improved(step, numbers):
+                run.checkpoints.save(step, state, numbers)
+            if stop:
+                run.checkpoints.wait()
+                raise interrupt.Stopped(step)
             if tokens == 0:  # evaluation and saving are not the step's time
                 since = time.perf_counter()
     return state
@@ -220,6 +240,13 @@ def check_finite(limit: int, step: int, state: TrainState, batch: Batch, all_ste
     raise UserError(f"gradient or parameters were not finite in steps {step - in_a_row + 1} to {step}, the last of which read the records "
                     f"{shown}: lower the rate, or mend these records, and start again from the last checkpoint (Every.nonfinite = {limit} "
                     "such steps in a row, or a stage of nothing else, stop a run)")
+
+
+def stopping(step: int) -> bool:
+    """Whether SIGTERM asks for an end after this step. Several processes, one of which was told, agree on the step: all ask at
+    every step."""
+    joined = jax.distributed.is_initialized()
+    return multihost_utils.reached_preemption_sync_point(step) if joined else interrupt.terminated()
 
 
 def due(step: int, end: int, every: int) -> bool:

@@ -102,6 +102,60 @@ def test_train_eval_fill_and_a_second_call(ptmjax, home):
     assert len(chances) == 3 and chances == sorted(chances, reverse=True) and sum(chances) <= 100 and "%" in out
 
 
+def test_the_best_step_is_kept_and_read(ptmjax, home):
+    """The rate is such that the first evaluation is the best; --step reads it, or any other that is there."""
+    best = ["--gin.Experiment.best='validation/loss'", "--gin.Experiment.keep=1", "--gin.STEPS=8", "--gin.Every.save=4"]
+    code, out, err = train(ptmjax, "--workdir=best", *best, "--gin.linear.peak=300.0", "--gin.WARMUP=7")
+    assert code == 0, out + err
+    losses = {line["step"]: line["loss"] for line in read_lines(home / "best/metrics.jsonl") if "set" in line}
+    least = min(losses, key=losses.get)
+    assert list(losses) == [2, 4, 6, 8] and least < 8
+    assert sorted(p.name for p in (home / "best/checkpoints").iterdir()) == [str(least), "8"]
+    for which, step in ((f"--step={least}", least), ("--step=best", least), ("--step=8", 8)):
+        code, out, _ = ptmjax("eval", "--workdir=best", which)
+        found = json.loads(out.splitlines()[-1])
+        assert code == 0 and found["step"] == step and found["loss"] == pytest.approx(losses[step], rel=1e-6)
+    code, out, _ = ptmjax("fill", "--workdir=best", "--step=best", "a [MASK]")
+    assert code == 0 and f"step {least} of best" in out
+    for which in ("7", "-1", "bets", ""):
+        code, _, err = ptmjax("export", "--workdir=best", f"--step={which}", "--to=nowhere")
+        assert code == 2 and err.count("\n") == 1 and f"--step={which} is no checkpoint: name one that is there; " in err
+        assert err.endswith(f"holds step {least}, step 8\n")
+    code, out, _ = train(ptmjax, "--workdir=best", *best, "--gin.linear.peak=300.0", "--gin.WARMUP=7", "--gin.Experiment.best='validation/mlm'", "--gin.Experiment.keep=3")
+    assert code == 0 and "the run is complete" in out  # both may change
+    assert ptmjax("eval", "--workdir=best", "--step=best")[0] == 0
+
+
+def test_a_run_begins_with_another(ptmjax, home, short):
+    """With a rate that moves nothing it evaluates as that other; a shallower one takes the layers that it is told to."""
+    begin = ["--gin.Experiment.init_from='short'", "--gin.linear.peak=1e-30", "--gin.STEPS=1", "--gin.WARMUP=0"]
+    code, out, err = train(ptmjax, "--workdir=again", *begin)
+    assert code == 0 and "short, step 2: " in out and " are loaded" in out and "is new" not in out, out + err
+    last = lambda folder: [line for line in read_lines(home / folder / "metrics.jsonl") if "set" in line][-1]
+    assert last("again")["loss"] == pytest.approx(last("short")["loss"], rel=1e-6)
+    shallow = [*begin, "--gin.Stack.groups=[(@block.Block, 1), (@block.Final, 1)]"]
+    code, _, err = train(ptmjax, "--workdir=shallow", *shallow)
+    assert code == 2 and err.count("\n") == 1 and "say which layers by Experiment.renames" in err and not (home / "shallow").exists()
+    layers = "--gin.Experiment.renames={'model/stack/groups/0': 'model/stack/groups/0[1]'}"
+    code, out, err = train(ptmjax, "--workdir=shallow", *shallow, layers)
+    assert code == 0 and " are loaded" in out, out + err
+    shutil.rmtree(home / "again")
+    told = json.loads((short / "data.json").read_text())
+    (short / "data.json").write_text(json.dumps([told[0] | {"vocabulary": "another"}]))
+    code, _, err = train(ptmjax, "--workdir=again", *begin)
+    assert code == 2 and err.count("\n") == 1 and "short has another vocabulary than tiny, its model/embedder/parts/tokens/table" in err
+    assert not (home / "again").exists()
+    without = "--gin.Experiment.renames={'model/embedder/parts/tokens/table': '', 'model/heads/mlm/bias': ''}"
+    assert train(ptmjax, "--workdir=again", *begin, without)[0] == 0
+    code, _, err = train(ptmjax, "--workdir=never", "--gin.Experiment.init_from='.'", "--gin.Experiment.renames={'model': 'model'}")
+    assert code == 2 and err.count("\n") == 1 and "Experiment.renames is for the work folder of a run, . is none" in err
+
+
+def test_no_best_step(ptmjax, short):
+    code, _, err = ptmjax("eval", "--workdir=short", "--step=best")
+    assert code == 2 and err.count("\n") == 1 and "the run has no Experiment.best by which one is" in err and "holds step 2" in err
+
+
 def test_the_saved_configuration_is_the_run(ptmjax, home):
     """Training again from the config.gin that a run wrote gives the same first losses."""
     assert train(ptmjax, "--workdir=first", "--gin.STEPS=2")[0] == 0
@@ -191,6 +245,9 @@ def test_list_as_json_tells_papers_and_axes(ptmjax):
     (["--gin.linear.peak=1e300"], "--gin.linear.peak: linear.peak is 1e+300; it must be above 0, and a number in float32"),
     (["--gin.Experiment.optimizer=None"], "Experiment.optimizer is None: bind one of"),
     (["--gin.Experiment.init_from=''"], "Experiment.init_from names no folder"),
+    (["--gin.Experiment.best='validation/los'"], "'validation/los'; it may be one of 'validation/loss', 'validation/accuracy', 'validation/mlm', "),
+    (["--gin.Experiment.best='test/loss'"], "Experiment.best is 'test/loss'; it may be one of 'validation/"),
+    (["--gin.Experiment.renames={'model': ''}"], "there is no Experiment.init_from"),
     (["--processes=2"], "--coordinator"),
     (["--sped=3"], "--sped"),
 ])

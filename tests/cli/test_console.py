@@ -28,6 +28,17 @@ HOOK = '''
         time.sleep(20)
         return 0
 '''
+STOPPED = '''
+    def run(args):
+        from ptmjax.training import interrupt
+        terminate = lambda: os.kill(os.getpid(), signal.SIGTERM)
+        with interrupt.stoppable():
+            assert not interrupt.terminated()
+            terminate()
+            assert interrupt.terminated()
+        terminate()  # a second one, while what was saved is closed
+        raise interrupt.Stopped(7)
+'''
 COMMANDS = {  # name -> (what it does, exit code, what it says)
     "plainly": ("def run(args): stop(); time.sleep(20)", 130, "ptmjax: interrupted\n"),
     "hook": (HOOK, 130, "ptmjax: interrupted\n"),
@@ -38,6 +49,8 @@ COMMANDS = {  # name -> (what it does, exit code, what it says)
     "thread": ("def run(args):\n        threading.Thread(target=time.sleep, args=[20]).start()\n        raise UserError('disk: mend it')", 2,
                "ptmjax: error: disk: mend it\n"),
     "bug": ("def run(args):\n        threading.Thread(target=time.sleep, args=[20]).start()\n        raise ZeroDivisionError('a bug')", 1, "a bug\n"),
+    "terminated": ("def run(args): os.kill(os.getpid(), signal.SIGTERM); time.sleep(20)", -15, ""),
+    "stopped": (STOPPED, 143, "ptmjax: stopped by SIGTERM, step 7 is saved: the same command goes on\n"),
     "fine": ("def run(args): return 0", 0, ""),
 }  # fmt: skip
 TYPES = "class UserError(Exception): pass"  # ptmjax.types imports jax, seconds of it

@@ -10,6 +10,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 TRAIN = [str(Path(__file__).parent / "train.py")]
+COMMAND = [str(Path(__file__).parent / "command.py")]  # POINT AT SHELL, then what `ptmjax` is given
+TINY = Path(__file__).parent / "tiny.gin"
 KILLED = -signal.SIGKILL
 
 

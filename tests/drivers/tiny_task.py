@@ -1,4 +1,5 @@
 """A SeqIO task over a text of a few hundred sentences: a gin file that imports this module may train on "tiny_en"."""
+import os
 import random
 import tempfile
 from pathlib import Path
@@ -14,8 +15,8 @@ WORDS = "the old king saw a small ship by the sea and went home with his three b
 
 
 def text() -> str:
-    """The path of 200 documents of 40 words, the same in every process."""
-    draw = random.Random(0)
+    """The path of 200 documents of 40 words, the same in every process; TINY_TEXT=1 gives another text."""
+    draw = random.Random(int(os.environ.get("TINY_TEXT", 0)))
     path = Path(tempfile.mkdtemp()) / "text.txt"
     path.write_text("\n\n".join(" ".join(draw.choices(WORDS, k=40)) for _ in range(200)) + "\n")
     return str(path)

@@ -3,6 +3,7 @@ import errno
 import functools
 import os
 import shutil
+import time
 from pathlib import Path
 
 import jax
@@ -80,6 +81,57 @@ def test_nothing_to_restore(tmp_path):
 
 def test_keeps_the_newest(tmp_path):
     assert Checkpoints(stored(tmp_path, [2, 10, 11, 100], keep=2)).steps() == [11, 100]
+
+
+# ------------------------------------------------------------------ the best
+def ranked(folder, numbers, keep=3, best="validation/loss"):
+    """Saves steps 1, 2, ... with these numbers, None: not evaluated; each in a call of its own, as a run that is stopped often."""
+    for step, x in enumerate(numbers, 1):
+        store = Checkpoints(folder, keep, best=best)
+        store.save(step, state_of(step), {} if x is None else {best or "validation/loss": x, "validation/other": -x})
+        store.close()
+    return Checkpoints(folder, keep, best=best)
+
+
+@pytest.mark.parametrize("best, numbers, kept, first", [
+    ("validation/loss", [0.9, 0.8, 0.7, 0.6, 0.5], [3, 4, 5], 5),
+    ("validation/loss", [0.5, 0.6, 0.7, 0.8, 0.9], [1, 3, 4, 5], 1),
+    ("validation/accuracy", [0.9, 0.8, 0.7, 0.6, 0.5], [1, 3, 4, 5], 1),
+    ("validation/f1", [0.1, 0.8, 0.7, 0.6, 0.5], [2, 3, 4, 5], 2),
+    ("validation/auc", [0.1, 0.1, 0.7, 0.6, 0.5], [3, 4, 5], 3),
+    ("validation/loss", [0.5, None, 0.5, None, None, 0.5, None, None, None], [6, 7, 8, 9], 6),
+    ("validation/loss", [None] * 5, [3, 4, 5], None),
+    (None, [0.5, 0.6, 0.7, 0.8, 0.9], [3, 4, 5], None),
+])
+def test_the_newest_and_the_best_are_kept(tmp_path, best, numbers, kept, first):
+    """Of the first row, a policy of metrics alone keeps steps 1 to 3 where it takes more for better (PITFALLS 49)."""
+    store = ranked(tmp_path, numbers, best=best)
+    assert store.steps() == kept and store.best_of(kept) == first
+    assert bits(restored(tmp_path, kept[-1])[0]) == bits(state_of(kept[-1]))
+    if first and best == "validation/loss":
+        assert Checkpoints(tmp_path, best="validation/other").best_of(kept) == max(kept, key=lambda step: (numbers[step - 1] or 0, step))
+
+
+def test_one_store_keeps_the_best_too(tmp_path):
+    store = Checkpoints(tmp_path, 1, best="validation/loss")
+    improved = []
+    for step, x in enumerate([0.5, 0.6, 0.4, 0.7, 0.4, 0.8], 1):
+        improved.append(store.improved(step, {"validation/loss": x}))
+        store.save(step, state_of(step), {"validation/loss": x})
+    store.close()
+    assert store.steps() == [5, 6] and improved == [True, False, True, False, True, False]
+    assert not store.improved(7, {}) and not store.improved(7, {"validation/mlm": 0.1}) and not Checkpoints(tmp_path).improved(7, {"validation/loss": 0.1})
+
+
+def test_a_step_by_its_number(tmp_path):
+    said, wanted = [], like(state_of(1)["params"])
+    store = Checkpoints(stored(tmp_path, [3, 6]), say=said.append)
+    step, params = store.params(wanted, 3)
+    assert step == 3 and bits(params) == bits(state_of(3)["params"])
+    hurt(next(p for p in (tmp_path / "3").rglob("manifest.ocdbt")), "emptied")
+    with pytest.raises(UserError, match=r"3 cannot be read \(.*\): name another step"):
+        store.params(wanted, 3)
+    assert store.params(wanted)[0] == 6 and not said and store.steps() == [3, 6]
 
 
 @pytest.mark.parametrize("before, after", [((2, 2, 2), (8, 1, 1)), ((8, 1, 1), (1, 2, 4)), ((1, 1, 1), (2, 2, 2)), ((2, 2, 2), (1, 1, 1))])
@@ -382,6 +434,85 @@ def test_a_folder_that_cannot_be_made(tmp_path):
         store.save(1, state_of(1))
         store.wait()
     store.close()
+
+
+@pytest.mark.parametrize("restore", [False, True])
+def test_a_folder_that_is_removed_is_told_by_the_next_save(tmp_path, restore):
+    """It is not made again, as if nothing had been lost: the new folder would lack what the run stands on."""
+    store = Checkpoints(stored(tmp_path / "run", [3]) if restore else tmp_path / "run")
+    if restore:
+        store.restore(lambda _: like(state_of(3)))
+    store.save(6, state_of(6))
+    store.wait()
+    (tmp_path / "run").rename(tmp_path / "aside")
+    with pytest.raises(UserError, match="run is gone, it was removed while the run was under way: put it back and start again"):
+        store.save(9, state_of(9))
+    store.close()
+    (tmp_path / "aside").rename(tmp_path / "run")
+    assert bits(restored(tmp_path / "run")[0]) == bits(state_of(6))
+
+
+def test_a_save_that_waits_for_a_lost_process_is_not_waited_for(tmp_path, monkeypatch):
+    gone = jax.errors.JaxRuntimeError("UNKNOWN: Gloo AllReduce failed: Connection closed by peer")
+    closed = []
+    monkeypatch.setattr(Checkpoints, "close", lambda self: closed.append(self))
+    for processes, waits in ((2, False), (1, True)):
+        monkeypatch.setattr(jax, "process_count", lambda n=processes: n)
+        with pytest.raises(jax.errors.JaxRuntimeError):
+            with Checkpoints(tmp_path):
+                raise gone
+        assert bool(closed) == waits
+    with Checkpoints(tmp_path):
+        pass
+    assert len(closed) == 2
+
+
+class Saving:
+    """Stands for Orbax's answer: what comes of each question."""
+
+    def __init__(self, *outcomes):
+        self.outcomes = list(outcomes)
+
+    def result(self, timeout):
+        if (outcome := self.outcomes.pop(0)) == "writing":
+            time.sleep(timeout)
+            raise TimeoutError
+        if isinstance(outcome, Exception):
+            raise outcome
+
+
+DISK = OSError(errno.ENOSPC, "No space left on device")
+GONE = jax.errors.JaxRuntimeError("DEADLINE_EXCEEDED: Barrier timed out: coordination")
+
+
+@pytest.mark.parametrize("here, there, fault, words", [
+    (["writing", "writing", None], [checkpoint.WRITING, checkpoint.WHOLE, checkpoint.WHOLE], None, ""),
+    ([None, None], [checkpoint.WRITING, checkpoint.WHOLE], None, ""),
+    (["writing"], [checkpoint.FAILED], UserError, "5 could not be written .*process 1 says why"),
+    ([DISK], [checkpoint.WRITING], UserError, "5 could not be written .*No space left on device"),
+    ([TimeoutError(errno.ETIMEDOUT, "Connection timed out")], [checkpoint.WRITING], UserError, "5 could not be written .*Connection timed out"),
+    ([GONE], [checkpoint.WRITING], jax.errors.JaxRuntimeError, "Barrier timed out"),
+])
+def test_two_processes_tell_each_other_how_a_save_stands(tmp_path, monkeypatch, here, there, fault, words):
+    """None waits for one that has failed; a disk that times out is no save that goes on."""
+    monkeypatch.setattr(checkpoint, "POLL", 0.01)
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(checkpoint, "gathered", lambda value: [value, there.pop(0)])
+    store, response = Checkpoints(tmp_path), Saving(*here)
+    store.saving = 5, response
+    if fault is None:
+        store.wait()
+    else:
+        with pytest.raises(fault, match=words):
+            store.wait()
+    assert not there and not response.outcomes and store.saving is None
+
+
+def test_a_disk_that_times_out_is_told_by_one_process_too(tmp_path):
+    store = Checkpoints(tmp_path)
+    store.saving = 5, Saving(TimeoutError(errno.ETIMEDOUT, "Connection timed out"))
+    with pytest.raises(UserError, match="5 could not be written .*Connection timed out"):
+        store.wait()
 
 
 def full(*_, **__):

@@ -279,7 +279,7 @@ def test_between_logged_steps_the_host_does_not_wait(monkeypatch):
     monkeypatch.setattr(loop, "check_finite", lambda limit, step, state, batch, all_steps: seen.append((limit, step, all_steps)))
     run = loop.Run(tiny.mesh_of(*ONE), Every(log=5, evaluate=0, save=0), None, [], 12)
     monkeypatch.setattr(loop, "make_step", lambda plan: lambda state, batch: (dataclasses.replace(state, step=state.step + 1), {}))
-    monkeypatch.setattr(loop.Checkpoints, "save", lambda self, step, state: None)
+    monkeypatch.setattr(loop.Checkpoints, "save", lambda *_: None)
     stage = dataclasses.replace(tiny.stage(tiny.lstm, 12), heldout={})
     plan = plan_of(stage, tiny.mesh_of(*ONE), 3)
     loop.run_stage(run._replace(checkpoints=loop.Checkpoints("nowhere")), stage, plan, plan.create(), 0, 12)

@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# A training run of N processes on this machine.   bash launch/processes.sh N [arguments of `ptmjax train`]
+# Where a process ends with a fault it is named, the others are ended, and its exit code is this one's. The same command goes on from
+# the last checkpoint. SIGTERM goes to all of them: they save a step together and this ends with 143. PTMJAX_PYTHON: another
+# interpreter than that of .venv.
+set -uo pipefail
+root=$(cd "$(dirname "$0")/.." && pwd)
+n=${1:-}
+if ! [[ $n =~ ^[1-9][0-9]*$ ]]; then
+  echo "ptmjax: launch/processes.sh begins with how many processes: bash launch/processes.sh 2 --gin_file=bert_demo.gin --workdir=runs/two" >&2
+  exit 2
+fi
+shift
+
+python=${PTMJAX_PYTHON:-$root/.venv/bin/python}
+if [ -z "${PTMJAX_PYTHON:-}" ]; then
+  (cd "$root" && source launch/env.sh && environment .venv "" "$(some_python)") || exit 2
+fi
+port=$("$python" -c 'import socket; s = socket.socket(); s.bind(("localhost", 0)); print(s.getsockname()[1])') || exit 2
+
+pids=()
+for ((i = 0; i < n; i++)); do
+  "$python" -m ptmjax train --coordinator="localhost:$port" --processes="$n" --process="$i" "$@" &
+  pids+=($!)
+done
+trap 'kill -TERM "${pids[@]}" 2>/dev/null' TERM
+trap : INT # a terminal sends it to the processes too
+
+# worse A B: whether code B tells more of what was first than A, where both were found at once: a signal ends no process but the first
+worse() {
+  [ "$1" -eq 0 ] || { [ "$1" -lt 128 ] && [ "$2" -gt 128 ]; }
+}
+
+code=0 end=0
+while [ ${#pids[@]} -gt 0 ]; do
+  fault=0 who=
+  for i in "${!pids[@]}"; do
+    kill -0 "${pids[$i]}" 2>/dev/null && continue
+    wait "${pids[$i]}"
+    ended=$?
+    unset "pids[$i]"
+    if [ "$ended" -ne 0 ] && worse "$fault" "$ended"; then
+      fault=$ended who=$i
+    fi
+  done
+  if [ "$code" -eq 0 ] && [ "$fault" -ne 0 ]; then
+    code=$fault
+    how="ended with code $code"
+    [ "$code" -gt 128 ] && [ "$code" -ne 130 ] && [ "$code" -ne 143 ] && how="was killed by signal $((code - 128)) (code $code)"
+    [ "$code" -ne 143 ] && echo "ptmjax: process $who of 0 to $((n - 1)) $how: the others are ended" >&2
+    end=$((SECONDS + (code == 143 ? 120 : 15))) # first they say themselves what they miss
+  fi
+  if [ "$code" -ne 0 ] && [ "$SECONDS" -ge "$end" ] && [ ${#pids[@]} -gt 0 ]; then
+    kill -KILL "${pids[@]}" 2>/dev/null
+  fi
+  sleep 0.1
+done
+exit "$code"
