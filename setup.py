@@ -56,6 +56,6 @@ setup(
     package_dir={"ptmjax.tasks": "tasks", "ptmjax.gin": "gin"},
     package_data={"ptmjax.tasks": ["shipped/*"], "ptmjax.gin": ["*.gin", "*.json", "family/*.gin"]},
     install_requires=REQUIREMENTS,
-    extras_require={"datasets": DATASETS, "test": TEST, "parity": PARITY},
+    extras_require={"cuda": ["jax[cuda13]"], "tpu": ["jax[tpu]"], "datasets": DATASETS, "test": TEST, "parity": PARITY},
     entry_points={"console_scripts": ["ptmjax = ptmjax.__main__:console"]},
 )

@@ -27,7 +27,8 @@ _BINDING = re.compile(r"([\w./]+) = (.*)")
 
 def add_arguments(parser) -> None:
     """Options of a command that is configured: --gin_file, once or more, and --gin.NAME=VALUE, which main collects."""
-    parser.add_argument("--gin_file", action="append", default=[], dest="gin_files", metavar="FILE", help="a later one wins")
+    parser.add_argument("--gin_file", action="append", default=[], dest="gin_files", metavar="FILE",
+                        help="what to train: a shipped file by its name (`ptmjax list`) or your own; given again, the later one wins")
     parser.set_defaults(gin_bindings=[])
     parser.epilog = ("--gin.NAME=VALUE wins over the files: --gin.STEPS=1000 (of two stages --gin.STEPS_SHORT and --gin.STEPS_LONG), "
                      "--gin.Block.rate=0.1")

@@ -197,7 +197,7 @@ class Data:
         size = self.task.vocabulary.size
         for name, leaf in build.leaves.items():
             if "vocab" in leaf.names and (has := leaf.sizes[leaf.lead]) < size:
-                raise UserError(f"{name} is for {has} ids, the vocabulary of {self.task.name} has {size}: raise its size")
+                raise UserError(f"{name} is for {has} ids, the vocabulary of {self.task.name} has {size}: raise its size (V)")
 
     def check_rows(self, rows: int, what: str = "Stage.batch") -> None:
         """UserError where this process' share of a batch is larger than the memory of its machine."""

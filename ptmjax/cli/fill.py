@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     check_given(args.text)
     for text in args.text:
         if MARK not in text:
-            raise UserError(f"there is no {MARK} in {text!r}: put one where a word is to be found")
+            raise UserError(f"there is no {MARK} in {text!r}: put one, so written, where a word is to be found, and quotes around the text")
     held = session.saved(args.workdir)
     stage, objective = held.stages[-1], held.stages[-1].objective
     data, build = session.data(args, held), held.build(stage)

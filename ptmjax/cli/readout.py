@@ -131,7 +131,7 @@ def tables(found: Mapping, control: Mapping | None, how: str) -> list[Table]:
 def table(found: Mapping, control: Mapping | None, how: str, name: str, accuracy: str) -> Table:
     """Loss and accuracy on tokens."""
     out = Table("", title=f"held out{how}".replace("[", "\\["))
-    for column in ("loss (nats)", "accuracy"):
+    for column in (f"{name} (nats)", "accuracy"):
         out.add_column(column, justify="right")
     line = lambda what, loss, hits, style="": out.add_row(what, shown(loss), hits if hits == "" else shown(hits), style=style)
     line("this run", found[name], found[accuracy], "bold")

@@ -48,17 +48,28 @@ def join(args: argparse.Namespace, trains: bool = False) -> None:
 
 def experiment(files: list[str], bindings: list[str], more: str = "") -> Experiment:
     """The experiment of gin files and --gin. bindings; more: lines of gin (config.load)."""
+    check_devices()
     if not files:
         raise UserError("no --gin_file: name one, `ptmjax list` shows those that are shipped")
     config.load(files, bindings, more)
     return config.configured(Experiment)()
 
 
+def check_devices() -> None:
+    """UserError where the devices that JAX_PLATFORMS asks for are not there."""
+    try:
+        jax.devices()
+    except (RuntimeError, AssertionError) as e:  # the latter, without a word, where it knows the name and lacks the package
+        asked, why = os.environ.get("JAX_PLATFORMS", ""), (str(e).splitlines() or ["no package of jax for them is installed"])[0]
+        raise UserError(f"JAX_PLATFORMS={asked}: jax finds no such devices ({why[:200]}): leave it out, or install jax for them "
+                        '(pip install -e ".[cuda]" or ".[tpu]")') from e
+
+
 def saved(workdir: epath.Path) -> Experiment:
     """The experiment whose run lies in the work folder."""
     path = workdir / config.SAVED
     if not path.is_file():
-        raise UserError(f"{workdir} holds no run (there is no {config.SAVED} in it): train one with `ptmjax train --workdir={workdir}`")
+        raise UserError(f"{workdir} holds no run (there is no {config.SAVED} in it): `ptmjax train --gin_file=... --workdir={workdir}` trains one")
     config.saved_keys(workdir)
     return experiment([str(path)], [])
 

@@ -65,7 +65,7 @@ class Attention(nnx.Module):
                  key: Array):
         at_least(1, width=width, heads=heads, **({} if size is None else {"size": size}))
         if size is None and width % heads:
-            raise UserError(f"width {width} does not divide by {heads} heads")
+            raise UserError(f"width {width} does not divide by {heads} heads: choose sizes that do (D and HEADS of shipped files)")
         self.heads, self.scaled, keys = heads, scaled, jax.random.split(key, 4)
         inner = width if size is None else heads * size
         self.query, self.key, self.value = (

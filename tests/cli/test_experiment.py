@@ -68,7 +68,7 @@ def test_every_parameter_over_a_vocabulary_holds_that_of_the_task(monkeypatch, e
     """Whatever the parts are called: an id beyond is read as the last row, or scored as padding."""
     monkeypatch.setattr(Data, "task", types.SimpleNamespace(name="static", vocabulary=V))
     data, build = Data(stage(), 0, Path()), Build({"model": part(Network, embedder, heads=heads)}, ties)
-    with pytest.raises(UserError, match=f"^{name} is for 4000 ids, the vocabulary of static has 4096: raise its size$"):
+    with pytest.raises(UserError, match=f"^{name} is for 4000 ids, the vocabulary of static has 4096: raise its size "):
         data.check_vocabulary(build)
     enough = {"lm": part(VocabularyHead, 5000, 8, act=None)}
     data.check_vocabulary(Build({"model": part(Network, words(), heads=enough)}))

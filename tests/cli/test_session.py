@@ -69,3 +69,13 @@ def test_which_masked_model_fills():
     assert fill.masked_model(Rtd(slots=3)) == ("generator", "mlm")
     assert fill.masked_model(Encoding([Sentence(), Mlm(3, head="words")], net="student")) == ("student", "words")
     assert fill.masked_model(Encoding([Sentence()])) is fill.masked_model(Seq2Seq()) is fill.masked_model(SimpleNamespace()) is None
+
+
+@pytest.mark.parametrize("fault, why", [(RuntimeError("Unable to initialize backend 'rocm': none\nmore"), "Unable to initialize backend 'rocm': none"),
+                                        (AssertionError(), "no package of jax for them is installed")])
+def test_devices_that_are_not_there_are_one_line(monkeypatch, fault, why):
+    monkeypatch.setattr(session.jax, "devices", lambda: (_ for _ in ()).throw(fault))
+    monkeypatch.setenv("JAX_PLATFORMS", "gpu")
+    with pytest.raises(UserError, match=f"JAX_PLATFORMS=gpu: jax finds no such devices \\({why}\\): leave it out") as told:
+        session.experiment(["bert_demo.gin"], [])
+    assert "\n" not in str(told.value)
