@@ -91,6 +91,8 @@ class Experiment:
     def __post_init__(self):
         if not callable(getattr(self.optimizer, "transform", None)):
             raise UserError(f"Experiment.optimizer is {self.optimizer!r}: bind one of training/optimizer.py, such as @optimizer.AdamW()")
+        if not isinstance(self.every, Every):
+            raise UserError(f"Experiment.every is {self.every!r}: bind @loop.Every()")
         if self.init_from == "":
             raise UserError("Experiment.init_from names no folder: give that of a published model or of a run, or None")
         if self.renames and self.init_from is None:

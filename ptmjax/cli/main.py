@@ -49,8 +49,13 @@ def main(argv: list[str] | None = None) -> int:
     quiet.set_levels()
     try:
         code = _run(sys.argv[1:] if argv is None else argv)
-        sys.stdout.flush()  # here, where what the disk does is told
+        if sys.stdout is not None:  # which it is where it was closed
+            sys.stdout.flush()  # here, where what the disk does is told
         return code
+    except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # rich's way
+            return 128 + signal.SIGPIPE
+        raise
     except KeyboardInterrupt:
         print("ptmjax: interrupted", file=sys.stderr)
         return interrupt.CODE

@@ -1,11 +1,13 @@
 """What the commands share: options, folders, the start of a run, and the experiment that a work folder holds."""
 import argparse
+import contextlib
 import importlib.metadata
 import os
 import platform
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import traceback
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import jax
@@ -52,7 +54,8 @@ def experiment(files: list[str], bindings: list[str], more: str = "") -> Experim
     if not files:
         raise UserError("no --gin_file: name one, `ptmjax list` shows those that are shipped")
     config.load(files, bindings, more)
-    return config.configured(Experiment)()
+    with fitting():
+        return config.configured(Experiment)()
 
 
 def check_devices() -> None:
@@ -65,11 +68,25 @@ def check_devices() -> None:
                         '(pip install -e ".[cuda]" or ".[tpu]")') from e
 
 
+@contextlib.contextmanager
+def fitting() -> Iterator[None]:
+    """Around what is built and traced before any folder is made: parts that do not fit together are a UserError that says where."""
+    try:
+        yield
+    except UserError as e:
+        raise config.blamed(e) from e
+    except (TypeError, ValueError, RecursionError, KeyError, IndexError, AttributeError, OverflowError, MemoryError) as e:
+        frames = [f for f in traceback.extract_tb(e.__traceback__) if f"{os.sep}ptmjax{os.sep}" in f.filename]
+        where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "?"
+        fault = f"{type(e).__name__}: {e}".splitlines()[0]
+        raise UserError(f"the parts of this configuration do not fit together, at {where}: {fault} (PTMJAX_TRACEBACK=1 shows more)") from e
+
+
 def saved(workdir: epath.Path) -> Experiment:
     """The experiment whose run lies in the work folder."""
     path = workdir / config.SAVED
     if not path.is_file():
-        raise UserError(f"{workdir} holds no run (there is no {config.SAVED} in it): `ptmjax train --gin_file=... --workdir={workdir}` trains one")
+        raise UserError(f"{workdir} holds no run (there is no {config.SAVED} in it): train one with `ptmjax train --gin_file=...`")
     config.saved_keys(workdir)
     return experiment([str(path)], [])
 

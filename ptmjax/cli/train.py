@@ -2,10 +2,7 @@
 import argparse
 import contextlib
 import functools
-import os
-import traceback
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
 import jax
 from etils import epath
@@ -48,8 +45,8 @@ def run(args: argparse.Namespace) -> int:
     console = Console(soft_wrap=True, quiet=jax.process_index() != 0)
     experiment = session.experiment(args.gin_files, args.gin_bindings, own.bindings(args))
     console.print(session.about(), highlight=False)
-    mesh, data = make_mesh(experiment.mesh), experiment.data(args.cache)
-    with fitting():
+    with session.fitting():
+        mesh, data = make_mesh(experiment.mesh), experiment.data(args.cache)
         stages = [experiment.stage(d) for d in data]
         check_one_vocabulary(data)
         loop.check_rate(stages)
@@ -92,20 +89,6 @@ def run(args: argparse.Namespace) -> int:
         if jax.process_index() == 0:
             conclude(args, data[-1], console, steps)
     return 0
-
-
-@contextlib.contextmanager
-def fitting() -> Iterator[None]:
-    """Around what is built and traced before any folder is made: parts that do not fit together are a UserError that says where."""
-    try:
-        yield
-    except UserError as e:
-        raise config.blamed(e) from e
-    except (TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError, MemoryError) as e:
-        frames = [f for f in traceback.extract_tb(e.__traceback__) if f"{os.sep}ptmjax{os.sep}" in f.filename]
-        where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "?"
-        fault = f"{type(e).__name__}: {e}".splitlines()[0]
-        raise UserError(f"the parts of this configuration do not fit together, at {where}: {fault} (PTMJAX_TRACEBACK=1 shows more)") from e
 
 
 def check_one_vocabulary(data: Sequence[Data]) -> None:

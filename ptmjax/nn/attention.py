@@ -28,7 +28,7 @@ def attention(q: Array, k: Array, v: Array, see: Array, *, bias: Array | None = 
     if bias is not None:
         scores = scores + bias
     some = see.any(-1)
-    probs = softmax(scores + jnp.where(see, 0.0, HIDDEN)[:, None])
+    probs = softmax(scores, see[:, None])
     weigh = lambda probs, v, key: jnp.einsum("bhlm,bmhk->blhk", dropout(probs, rate, key).astype(v.dtype), v)
     y = jax.checkpoint(weigh, prevent_cse=False)(probs, v, key)  # keeps probs alone: their dropped-out copy is as large
     aux = {"scores": lambda: scores, "probs": lambda: probs * some[:, None, :, None], "values": lambda: v}
@@ -36,19 +36,21 @@ def attention(q: Array, k: Array, v: Array, see: Array, *, bias: Array | None = 
 
 
 @jax.custom_vjp
-def softmax(x: Array) -> Array:
-    """Of the last axis. jax.nn's keeps two arrays for its gradient, the result and what it was divided from; this keeps one, and the
-    scores' size squared in the length is most of what a layer keeps."""
-    return jax.nn.softmax(x)
+def softmax(scores: Array, see: Array) -> Array:
+    """Of the last axis, where `see` (broadcast to the scores); what a hidden score is does not matter. Reverse mode alone.
+
+    jax.nn's keeps two arrays and a mask for its gradient; this keeps the result. Scores grow with the square of the length: they are
+    most of what a layer keeps."""
+    return jax.nn.softmax(jnp.where(see, scores, HIDDEN))
 
 
-def _made(x: Array) -> tuple[Array, Array]:
-    y = softmax(x)
+def _made(scores: Array, see: Array) -> tuple[Array, Array]:
+    y = softmax(scores, see)
     return y, y
 
 
-def _taken(y: Array, dy: Array) -> tuple[Array]:
-    return (y * (dy - (y * dy).sum(-1, keepdims=True)),)
+def _taken(y: Array, dy: Array) -> tuple[Array, None]:
+    return y * (dy - (y * dy).sum(-1, keepdims=True)), None
 
 
 softmax.defvjp(_made, _taken)

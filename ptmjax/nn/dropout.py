@@ -43,5 +43,5 @@ def dropout(x: Array, rate: float, key: Key | None) -> Array:
     check_rate(rate=rate)
     if key is None or rate == 0:
         return x
-    keep = bits(key, x.shape[1:]) >= jnp.uint32(round(rate * 2**32))
+    keep = bits(key, x.shape[1:]) >= jnp.uint32(min(round(rate * 2**32), 2**32 - 1))
     return jnp.where(keep, x / (1 - rate), 0)

@@ -22,7 +22,8 @@ def product(x: Array, kernel: Array, dtype: jnp.dtype | None = None) -> Array:
 @jax.custom_vjp
 def add(x: Array, bias: Array) -> Array:
     """x [..., O] + bias [O], in the type of x. The bias' gradient, a sum over all rows and positions, runs in float32: in bfloat16
-    it stops growing after some hundred terms. It is a product with ones: XLA on a CPU sums over leading axes ten times as long."""
+    it stops growing after some hundred terms. It is a product with ones: XLA on a CPU sums over leading axes ten times as long. Reverse
+    mode alone."""
     return (x.astype(jnp.float32) + bias).astype(x.dtype)
 
 

@@ -79,7 +79,7 @@ def leave(code: int) -> None:
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except (OSError, ValueError):  # a closed pipe
+        except (OSError, ValueError, AttributeError):  # a closed pipe; None where it was closed before
             pass
     jax = sys.modules.get("jax")
     if code != CODE and jax is not None and jax.distributed.is_initialized():  # the others must not take this end for a crash

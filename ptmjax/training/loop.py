@@ -147,6 +147,8 @@ def open_watchers(stack: contextlib.ExitStack, folder: epath.Path, done: int, wa
 def plan_of(stage: Stage, mesh: Mesh, seed: int, steps: int | None = None) -> Plan:
     """The plan of a stage; steps: of the run, all stages together, which a schedule without an end of its own needs."""
     trainable = {name: leaf for name, leaf in stage.build.leaves.items() if name not in stage.build.frozen}
+    if not trainable:
+        raise UserError("frozen patterns match every parameter, and nothing is trained: leave some out")
     return Plan(stage.build, stage.objective, stage.optimizer.transform(trainable, steps), mesh, stage.rows, seed, stage.micro)
 
 

@@ -91,9 +91,27 @@ def test_the_loop_raises_an_interrupt_that_was_swallowed(tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's")
-@pytest.mark.parametrize("given, found", [(None, "glibc.malloc.hugetlb=1"), ("glibc.malloc.check=0", "glibc.malloc.check=0")])
-def test_malloc_asks_for_huge_pages_unless_it_is_told_otherwise(given, found):
-    start = "import os; from ptmjax.__main__ import with_huge_pages as w; w(); print(os.environ['GLIBC_TUNABLES'], *__import__('sys').orig_argv[3:])"
-    env = {name: x for name, x in os.environ.items() if name != "GLIBC_TUNABLES"} | ({"GLIBC_TUNABLES": given} if given else {})
-    done = subprocess.run([sys.executable, "-c", start, "a b", "--c=''"], capture_output=True, text=True, env=env, timeout=60)
-    assert done.stdout == f"{found} a b --c=''\n", done
+@pytest.mark.parametrize("name, given, again", [("ptmjax", None, True), ("ptmjax", "glibc.malloc.check=0", False), ("my_script.py", None, False)])
+def test_the_command_begins_anew_with_huge_pages_unless_it_is_told_otherwise(tmp_path, name, given, again):
+    (tmp_path / name).write_text("from ptmjax.__main__ import with_huge_pages\nimport os, sys\nprint('begun', flush=True)\nwith_huge_pages()\n"
+                                 "print(os.environ.get('GLIBC_TUNABLES'), *sys.argv[1:])\n")
+    env = {key: x for key, x in os.environ.items() if key != "GLIBC_TUNABLES"} | ({"GLIBC_TUNABLES": given} if given else {})
+    done = subprocess.run([sys.executable, str(tmp_path / name), "a b", "--c=''"], capture_output=True, text=True, env=env, timeout=60)
+    found = "glibc.malloc.hugetlb=1" if again else given
+    assert done.stdout == "begun\n" * (1 + again) + f"{found} a b --c=''\n", done
+
+
+@pytest.mark.parametrize("command", [["-"], ["-c", "from ptmjax.__main__ import console; console()"]])
+def test_a_program_from_standard_input_or_the_command_line_runs_once(command):
+    env = {key: x for key, x in os.environ.items() if key != "GLIBC_TUNABLES"}
+    done = subprocess.run([sys.executable, *command, "nosuch"], input="from ptmjax.__main__ import console; console()", capture_output=True, text=True,
+                          env=env, timeout=60)
+    assert done.returncode == 2 and "no command 'nosuch'" in done.stderr
+
+
+@pytest.mark.parametrize("code, told", [("head", 141), ("closed", 0)])
+def test_output_that_nobody_reads(code, told):
+    """rich makes SystemExit(1) of a broken pipe; a closed standard output is None."""
+    shell = {"head": "ptmjax list | true; exit ${PIPESTATUS[0]}", "closed": "ptmjax --version >&-"}[code]
+    done = subprocess.run(["bash", "-c", shell.replace("ptmjax", f"{sys.executable} -m ptmjax")], capture_output=True, text=True, timeout=120)
+    assert done.returncode == told and "Traceback" not in done.stderr, done

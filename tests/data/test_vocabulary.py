@@ -1,3 +1,4 @@
+import itertools
 import pickle
 from pathlib import Path
 
@@ -96,7 +97,8 @@ def test_sentinels_travel_with_the_vocabulary(english):
     assert len({english.fingerprint, v.fingerprint, SentencePiece(english.path, sentinels=8).fingerprint}) == 3
 
 
-WORDS = [f"the {a} and the {b} went to sea" for a in ("owl", "cat", "dog", "ox") for b in ("hen", "pig", "ram", "Jam")]
+NAMES = itertools.product(("owl", "cat", "dog"), ("hen", "pig", "ox"), ("Jam", "honey", "ALE"))
+WORDS = [f"the {a} and the {b} went to sea with {c}" for a, b, c in NAMES]
 
 
 def test_eos_is_the_models_own_or_sep(english, tmp_path):

@@ -137,3 +137,14 @@ def test_gradients_are_torchs_and_one_square_array_is_kept_for_them():
         np.testing.assert_allclose(ours, theirs.grad.transpose(1, 2).numpy(), atol=3e-6)
     _, pull = jax.vjp(lambda q, k, v: attention(q, k, v, SEE, rate=0.3, key=key)[0], Q, KEYS, V)
     assert [x.shape for x in jax.tree.leaves(pull)].count((B, H, L, M)) == 1
+
+
+def test_a_key_that_is_hidden_has_no_effect_whatever_it_is():
+    see = SEE.copy()
+    see[:, :, 2] = False
+    for odd in (np.nan, np.inf, -np.inf, 3e9):
+        keys = KEYS.copy()
+        keys[:, 2] = odd
+        found, pull = jax.vjp(lambda q, k: attention(q, k, V, see)[0], Q, keys)
+        np.testing.assert_allclose(found, attention(Q, KEYS, V, see)[0], rtol=1e-6)
+        assert np.isfinite(pull(found)[1]).all() and not np.asarray(pull(found)[1])[:, 2].any()

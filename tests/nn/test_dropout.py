@@ -103,3 +103,8 @@ def test_a_rate_that_is_no_rate(rate):
 
 def test_the_type_stays():
     assert dropout(jnp.ones((2, 3), jnp.bfloat16), 0.1, key(0, 1)).dtype == jnp.bfloat16
+
+
+def test_a_rate_next_to_one_drops_all_but_nothing_overflows():
+    x = dropout(jnp.ones((2, 50)), 1 - 1e-12, Key(jax.random.key(0), jnp.arange(2)))
+    assert not np.asarray(x).any()
