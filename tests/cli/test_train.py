@@ -1,7 +1,7 @@
 """What train makes of parts that do not fit together."""
 import pytest
 
-from ptmjax.cli.train import fitting
+from ptmjax.cli.session import fitting
 from ptmjax.types import UserError
 
 

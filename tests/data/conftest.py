@@ -30,7 +30,7 @@ class Words(Vocabulary):
         return self.words[id]
 
     def starts(self, ids):
-        return np.ones(len(ids), bool)
+        return np.ones(ids.shape, bool)
 
 
 @pytest.fixture(scope="session")

@@ -173,7 +173,7 @@ def pieces(words):
     """Words of one to four pieces; "##x" goes on with its word."""
     class Pieces(words):
         def starts(self, ids):
-            return np.array([not self.words[i].startswith("##") for i in ids])
+            return ~np.char.startswith(np.array(self.words)[ids], "##")
 
     return Pieces(["un", "##aff", "##able", "dog", "cat", "##s", "hen"])
 
