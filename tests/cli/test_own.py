@@ -2,6 +2,7 @@
 import io
 import json
 import random
+import shutil
 
 import pytest
 
@@ -41,24 +42,23 @@ def ptmjax(home, capsys, monkeypatch):
     return run
 
 
-def test_bert_on_own_text_from_one_command_and_read_out_from_its_folder(ptmjax, home, monkeypatch, tmp_path):
-    code, out, err = ptmjax("train", *BERT, "--data=my/*.txt", "--workdir=run")
+def test_bert_on_own_text_from_one_command(ptmjax, home, monkeypatch, tmp_path):
+    """Trained, read out from its folder, gone on with without another vocabulary, and refused on a changed text."""
+    shutil.copytree(home / "my", home / "mine")
+    code, out, err = ptmjax("train", *BERT, "--data=mine/*.txt", "--workdir=run")
     assert code == 0, err
     assert "training a wordpiece vocabulary of at most 128 pieces" in err and "own_en_pd_mlm_64" in out
     monkeypatch.chdir(tmp_path)  # what is saved finds the text from anywhere
     code, out, err = ptmjax("eval", f"--workdir={home / 'run'}", f"--cache={home / 'cache'}")
     assert code == 0 and json.loads(out)["step"] == 3, err
 
-
-def test_a_second_call_goes_on_and_trains_no_vocabulary(ptmjax):
-    code, out, err = ptmjax("train", *BERT, "--data=my/*.txt", "--workdir=run", "--gin.STEPS_LONG=2")
+    monkeypatch.chdir(home)
+    code, out, err = ptmjax("train", *BERT, "--data=mine/*.txt", "--workdir=run", "--gin.STEPS_LONG=2")
     assert code == 0 and "training a" not in err and "going on from step 3 of 4" in out, err
 
-
-def test_a_changed_text_is_refused(ptmjax, home):
-    with (home / "my" / "b.txt").open("a") as f:
+    with (home / "mine" / "b.txt").open("a") as f:
         f.write("\n\nanother story altogether, of the quick brown fox and the dogs\n")
-    code, _, err = ptmjax("train", *BERT, "--data=my/*.txt", "--workdir=run", "--gin.STEPS_LONG=3")
+    code, _, err = ptmjax("train", *BERT, "--data=mine/*.txt", "--workdir=run", "--gin.STEPS_LONG=3")
     assert code == 2 and "holds a run on other data" in err
 
 
