@@ -27,7 +27,7 @@ from ptmjax.types import PyTree, UserError
 
 Shapes = Mapping[str, tuple[int, ...]]  # by path
 FORMAT = 2  # raise it when paths, shapes or meanings of leaves change
-POLL = 1.0  # seconds between such questions
+POLL = 1.0  # seconds after which processes ask each other again how a save stands
 WRITING, WHOLE, FAILED = range(3)
 HIGHER = re.compile("(accuracy|auc|f1)$")  # names of numbers of which more is better
 DAMAGE = FileNotFoundError, NotADirectoryError, IsADirectoryError  # other faults of the disk may pass
@@ -279,11 +279,16 @@ def part(path: epath.Path, like: PyTree) -> tuple[PyTree, Mapping[str, int]]:
     """The parameters alone, and their sums."""
     stored = ocp.metadata(path)
     compare(path, stored, {"params": like}, part="params/")
+    return loaded(path, {"params": like}), {
+        name: x for name, x in stored.custom_metadata.get("sums", {}).items() if name.startswith("params/")}
+
+
+def loaded(path: epath.Path, like: PyTree) -> PyTree:
+    """Of what is stored, the leaves that `like` has."""
     context = ocp.Context()
     context.pytree.loading.partial_load = True
     with context:
-        found = ocp.load(path, {"params": like})
-    return found, {name: x for name, x in stored.custom_metadata.get("sums", {}).items() if name.startswith("params/")}
+        return ocp.load(path, like)
 
 
 def some(path: epath.Path, choose: Callable[[Shapes], Iterable[str]]) -> tuple[PyTree, Mapping[str, int]]:
@@ -292,10 +297,7 @@ def some(path: epath.Path, choose: Callable[[Shapes], Iterable[str]]) -> tuple[P
     check_format(path, stored)
     have = stored.metadata["params"]
     names = list(choose({name: tuple(x.shape) for name, x in have.items()}))
-    context = ocp.Context()
-    context.pytree.loading.partial_load = True
-    with context:
-        found = ocp.load(path, {"params": {name: np.empty(have[name].shape, have[name].dtype) for name in names}})
+    found = loaded(path, {"params": {name: np.empty(have[name].shape, have[name].dtype) for name in names}})
     sums = stored.custom_metadata.get("sums", {})
     return found, {f"params/{name}": sums[f"params/{name}"] for name in names if sums}
 

@@ -14,7 +14,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -168,11 +168,21 @@ def check_best(best: str | None, stage: Stage, numbers: Iterable[str]) -> None:
         raise UserError(f"Experiment.best is {best!r}; it may be one of {', '.join(map(repr, known))}, or None")
 
 
+def abstract_batch(plan: Plan, spec: Spec) -> dict[str, jax.ShapeDtypeStruct]:
+    """Shapes, types and shardings of a batch of these keys."""
+    rows = rows_sharding(plan.mesh)
+    return {key: jax.ShapeDtypeStruct((plan.rows, *shape), kind, sharding=rows) for key, (shape, kind) in spec.items()}
+
+
+def tokens_of(batch: Mapping[str, Any]) -> int:
+    """Tokens of a batch, both sides of an encoder-decoder."""
+    return sum(x.size for name, x in batch.items() if name in ("tokens", "decoder_tokens"))
+
+
 def rehearse(plan: Plan, train: Spec, heldout: Spec) -> list[str]:
     """Traces a step and an evaluation over batches of these keys: parts that do not fit together are found before anything
     is computed or written. Gives the names of the numbers of an evaluation."""
-    rows, state = rows_sharding(plan.mesh), plan.abstract
-    batch = lambda spec: {key: jax.ShapeDtypeStruct((plan.rows, *shape), kind, sharding=rows) for key, (shape, kind) in spec.items()}
+    state, batch = plan.abstract, functools.partial(abstract_batch, plan)
     with jax.set_mesh(plan.mesh):
         make_step(plan).eval_shape(state, batch(train))
         evaluation = make_eval(plan.build, plan.objective, plan.seed)
@@ -204,7 +214,7 @@ def run_stage(run: Run, stage: Stage, plan: Plan, state: TrainState, begin: int,
             interrupt.check()
             batch = next(batches)
             state, metrics = step_fn(state, batch)
-            tokens += sum(x.size for name, x in batch.items() if name in ("tokens", "decoder_tokens"))
+            tokens += tokens_of(batch)
             if due(step, end, run.every.log):
                 numbers = {"rate": stage.optimizer.rate(step - 1, run.steps)} | metrics
                 line = {"step": step} | {name: number(x) for name, x in sorted(numbers.items())}
