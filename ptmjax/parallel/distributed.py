@@ -1,21 +1,22 @@
-"""Starting a run of several processes, and what they do together."""
+"""Starting a run of several processes, and what they agree on. They do so in jax's store of the run, between hosts: a collective
+of devices would compile, and one of CPUs gives up where another process comes 30 seconds late."""
 import contextlib
+import itertools
 import re
-import socket
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 
 import jax
-import numpy as np
-from jax.experimental import multihost_utils
 
+from ptmjax.parallel import rollcall
 from ptmjax.types import UserError
 
 HEARTBEAT = 30  # seconds without a sign of life after which a process is lost and ends the others, whatever they wait for
-JOIN = 300  # seconds in which all must have come
-PATIENCE = 20  # seconds after which one that waits says for whom
+PATIENCE = rollcall.PATIENCE
+LIMIT = 7200  # seconds in which all come to a place where all must be; process 0, while it lives, may take longer over what it does alone
+_turns = itertools.count()  # of agreements, the same on all processes
+_passed = [0]  # the turns before which all have read all
 
 
 def start(coordinator: str | None = None, processes: int | None = None, process: int | None = None, auto: bool = False,
@@ -34,10 +35,9 @@ def start(coordinator: str | None = None, processes: int | None = None, process:
         raise UserError(f"--process={process} is not in 0 .. {processes - 1} of --processes={processes}")
     jax.config.update("jax_enable_preemption_service", trains)
     if any(given):
-        with telling(f"process {process} of 0 to {processes - 1} waits for the others to join it by --coordinator={coordinator}"):
-            if process:
-                await_first(coordinator)
-            jax.distributed.initialize(coordinator, processes, process, initialization_timeout=JOIN, heartbeat_timeout_seconds=HEARTBEAT)
+        if processes > 1:
+            rollcall.hold(coordinator, processes, process)
+        jax.distributed.initialize(coordinator, processes, process, heartbeat_timeout_seconds=HEARTBEAT)
     elif auto:
         try:
             jax.distributed.initialize(heartbeat_timeout_seconds=HEARTBEAT)
@@ -46,10 +46,17 @@ def start(coordinator: str | None = None, processes: int | None = None, process:
                             "them by --coordinator, --processes and --process") from e
 
 
+def store():
+    """jax's keys and barriers, which its own checkpoints use too and which are private in 0.10."""
+    from jax._src import distributed
+
+    return distributed.global_state.client
+
+
 @contextlib.contextmanager
-def telling(what: str) -> Iterator[None]:
-    """Says on the screen what is waited for, where that is longer than PATIENCE: jax itself ends the process without a name."""
-    timer = threading.Timer(PATIENCE, lambda: print(f"ptmjax: {what}: start all of them", file=sys.stderr, flush=True))
+def telling(what: Callable[[], str]) -> Iterator[None]:
+    """Says what() on the screen once that is waited for longer than PATIENCE."""
+    timer = threading.Timer(PATIENCE, lambda: print(f"ptmjax: {what()}", file=sys.stderr, flush=True))
     timer.daemon = True
     timer.start()
     try:
@@ -58,45 +65,49 @@ def telling(what: str) -> Iterator[None]:
         timer.cancel()
 
 
-def await_first(coordinator: str) -> None:
-    """Returns once process 0 answers; a UserError where it does not within JOIN seconds."""
-    host, _, port = coordinator.rpartition(":")
-    end = time.monotonic() + JOIN
-    while True:
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=PATIENCE).close()
-            return
-        except (OSError, OverflowError) as e:
-            if time.monotonic() > end:
-                raise UserError(f"--coordinator={coordinator}: process 0 does not answer there ({e}): start it, or mend the address") from e
-        time.sleep(0.2)
-
-
-@contextlib.contextmanager
-def collective() -> Iterator[None]:
-    """jax makes a ValueError of a lost process where it answers at once: the JaxRuntimeError that it makes of it elsewhere."""
-    try:
-        yield
-    except ValueError as e:
-        raise jax.errors.JaxRuntimeError(str(e)) from e
-
-
-def gathered(value: int) -> list[int]:
-    """The value (int32) of every process, on all of them."""
+def gathered(value: int, what: str = "going on") -> list[int]:
+    """The value of every process, on all of them. One that does not come within LIMIT seconds is a UserError that names it."""
     if jax.process_count() == 1:
         return [value]
-    with collective():
-        return multihost_utils.process_allgather(np.array([value], np.int32)).ravel().tolist()
+    turn, at = next(_turns), store()
+    at.key_value_set(f"ptmjax/{turn}/{jax.process_index()}", str(int(value)))
+    there = lambda: {int(key.rpartition("/")[2]): int(said) for key, said in at.key_value_dir_get(f"ptmjax/{turn}/")}
+    lack = lambda: rollcall.names(set(range(jax.process_count())) - set(there()), jax.process_count())
+    with telling(lambda: f"process {jax.process_index()} waits at {what} for {lack()}"):
+        try:
+            at.wait_at_barrier(f"ptmjax/{turn}", LIMIT * 1000)
+        except jax.errors.JaxRuntimeError as e:
+            if "Barrier timed out" not in str(e):
+                raise
+            raise UserError(f"{what}: {lack()} did not come within {LIMIT} s: see what they say, and start all again") from e
+    found = there()
+    if jax.process_index() == 0:  # all are here, so all have read what was before
+        for old in range(_passed[0], turn):
+            at.key_value_delete(f"ptmjax/{old}/")
+        _passed[0] = turn
+    return [found[i] for i in range(jax.process_count())]
 
 
-def everywhere(ok: bool) -> bool:
+def everywhere(ok: bool, what: str = "going on") -> bool:
     """Whether ok is true on all processes."""
-    return all(gathered(ok))
+    return all(gathered(ok, what))
 
 
-def of_the_first(value: int) -> int:
-    """Process 0's value (int32), on all processes."""
-    return gathered(value)[0]
+def of_the_first(value: int, what: str = "going on") -> int:
+    """Process 0's value, on all processes. They wait for it as long as it lives."""
+    if jax.process_count() == 1:
+        return value
+    key, at = f"ptmjax/{next(_turns)}/0", store()
+    if jax.process_index() == 0:
+        at.key_value_set(key, str(int(value)))
+        return value
+    with telling(lambda: f"process {jax.process_index()} waits for process 0, which is at {what}"):
+        while True:
+            try:
+                return int(at.blocking_key_value_get(key, PATIENCE * 1000))
+            except jax.errors.JaxRuntimeError as e:
+                if "GetKeyValue() timed out" not in str(e):
+                    raise
 
 
 def first_alone(act: Callable[[], object], what: str) -> None:
@@ -107,5 +118,5 @@ def first_alone(act: Callable[[], object], what: str) -> None:
             act()
         except UserError as e:
             fault = e
-    if not everywhere(fault is None):
+    if not of_the_first(fault is None, what):
         raise fault or UserError(f"process 0 failed at {what}: it says why")

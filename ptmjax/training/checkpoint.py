@@ -17,7 +17,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from etils import epath
-from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from orbax.checkpoint import v1 as ocp
@@ -97,7 +96,7 @@ class Checkpoints:
         """
         tried = {-1}
         newest = lambda: max(set(self.steps()) - tried, default=-1)
-        while (at := of_the_first(newest() if step is None else step)) not in tried:
+        while (at := of_the_first(newest() if step is None else step, "finding a checkpoint")) not in tried:
             tried.add(at)
             found, fault = self.attempt(at, how)
             if found is not None:
@@ -130,7 +129,7 @@ class Checkpoints:
             return False
         there = {*self.steps(), *self.evaluated} - {step}  # one may still be on its way to the disk
         self.evaluated[step] = numbers
-        return bool(of_the_first(self.best_of({*there, step}) == step))  # all processes save, or none does
+        return bool(of_the_first(self.best_of({*there, step}) == step, "an evaluation"))  # all processes save, or none does
 
     def attempt(self, step: int, read: Callable[[epath.Path], tuple[PyTree, Mapping[str, int]]]) -> tuple[PyTree | None, str]:
         """(what was read, "") or, where the step is damaged for any process, (None, why). What may pass by itself (no access,
@@ -145,10 +144,10 @@ class Checkpoints:
             if isinstance(cause, OSError) and not isinstance(cause, DAMAGE) and cause.errno != errno.ESTALE:
                 raise UserError(f"checkpoint {self.folder / str(step)} cannot be opened ({reason_of(e)}): mend that and start again") from e
             fault = e
-        if everywhere(fault is None):  # before the sums, which all processes make together
+        if everywhere(fault is None, f"reading step {step}"):  # before the sums, which all processes make together
             found = sums_of(state) if sums else {}
             wrong = next((name for name in sorted(sums) if found.get(name) != sums[name]), None)
-            if everywhere(wrong is None):
+            if everywhere(wrong is None, f"reading step {step}"):
                 return state, ""
             return None, f"the numbers of {wrong or 'a leaf'} are not those that were saved"
         return None, "another process could not read it" if fault is None else reason_of(fault)
@@ -162,8 +161,8 @@ class Checkpoints:
                 aside = next(name for n in itertools.count(1) if (name := f"broken-{step}-{n}") not in taken)
                 (self.folder / str(step)).rename(self.folder / aside)
             self.say(f"checkpoint {self.folder / str(step)} cannot be read and was moved to {aside}: {why}")
-        if damaged and jax.process_count() > 1:
-            multihost_utils.sync_global_devices("damaged checkpoints set aside")
+        if damaged:
+            everywhere(True, "setting damaged checkpoints aside")
 
     def save(self, step: int, state: PyTree, numbers: Mapping[str, float] = {}) -> None:
         """Starts to write `state` as `step`, which was evaluated as `numbers`; waits for the save before it. A full or read-only
@@ -203,7 +202,7 @@ class Checkpoints:
             except Exception as e:  # a TimeoutError that comes before its time is one of the disk
                 waits = isinstance(e, TimeoutError) and limit is not None and time.monotonic() - since >= limit
                 fault, now = (None, WRITING) if waits else (e, FAILED)
-            ended = gathered(now)
+            ended = gathered(now, f"saving step {step}")
         if fault is not None:
             raise self.failed(step, fault) from fault
         if FAILED in ended:

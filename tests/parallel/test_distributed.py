@@ -1,9 +1,14 @@
-"""What processes do together, where one is lost."""
+"""What processes agree on, and the roll that is called before they join. tests/test_processes.py does it with jax in two of them."""
+import socket
+import threading
+import time
+
 import jax
 import pytest
-from jax.experimental import multihost_utils
 
-from ptmjax.parallel import distributed
+from ptmjax.parallel import distributed, rollcall
+from ptmjax.types import UserError
+from tests.drivers.processes import address
 
 
 def test_alone():
@@ -11,14 +16,155 @@ def test_alone():
     assert distributed.everywhere(True) is True and distributed.everywhere(False) is False
 
 
-@pytest.mark.parametrize("ask", [distributed.everywhere, distributed.of_the_first, distributed.gathered])
-@pytest.mark.parametrize("kind", [ValueError, jax.errors.JaxRuntimeError])
-def test_a_lost_process_is_one_kind_of_fault(monkeypatch, ask, kind):
-    """jax has another one where the gather is dispatched at once, and the command tells of one alone."""
-    def gone(x):
-        raise kind("UNKNOWN: Gloo AllGather failed: Connection closed by peer [127.0.0.1]:1")
+class Store:
+    """jax's, of one process of several: what the others have set lies in it from the start."""
 
-    monkeypatch.setattr(jax, "process_count", lambda: 2)
-    monkeypatch.setattr(multihost_utils, "process_allgather", gone)
-    with pytest.raises(jax.errors.JaxRuntimeError, match="closed by peer"):
-        ask(1)
+    def __init__(self, **there):
+        self.there, self.gets = {f"ptmjax/{key.replace('_', '/')}": value for key, value in there.items()}, 0
+
+    def key_value_set(self, key, value):
+        assert key not in self.there
+        self.there[key] = value
+
+    def key_value_dir_get(self, at):
+        return [(key, value) for key, value in self.there.items() if key.startswith(at)]
+
+    def key_value_delete(self, at):
+        self.there = {key: value for key, value in self.there.items() if not key.startswith(at)}
+
+    def blocking_key_value_get(self, key, limit):
+        self.gets += 1
+        if self.gets < 3:
+            raise jax.errors.JaxRuntimeError(f"DEADLINE_EXCEEDED: GetKeyValue() timed out with key: {key}")
+        return self.there[key]
+
+    def wait_at_barrier(self, name, limit):
+        if len(self.key_value_dir_get(f"{name}/")) < jax.process_count():
+            time.sleep(0.2)
+            raise jax.errors.JaxRuntimeError(f"DEADLINE_EXCEEDED: Barrier timed out. Id: {name}::0.")
+
+
+@pytest.fixture
+def among(monkeypatch):
+    """(number, of how many, what is in the store) -> the store, of a process at its first agreement."""
+    def make(number: int, of: int, **there) -> Store:
+        store = Store(**there)
+        monkeypatch.setattr(distributed, "store", lambda: store)
+        monkeypatch.setattr(distributed, "_turns", iter(range(100)))
+        monkeypatch.setattr(distributed, "_passed", [0])
+        monkeypatch.setattr(distributed, "PATIENCE", 0.05)
+        monkeypatch.setattr(jax, "process_count", lambda: of)
+        monkeypatch.setattr(jax, "process_index", lambda: number)
+        return store
+
+    return make
+
+
+def test_all_tell_and_what_all_have_read_is_forgotten(among):
+    store = among(0, 2, **{"1_1": "0", "2_1": "1"})
+    assert distributed.of_the_first(4) == 4 and distributed.everywhere(True) is False
+    assert set(store.there) == {"ptmjax/1/0", "ptmjax/1/1", "ptmjax/2/1"}  # who reads late still finds the last
+    assert distributed.gathered(5) == [5, 1] and set(store.there) == {"ptmjax/2/0", "ptmjax/2/1"}
+
+
+def test_one_that_does_not_come_is_named(among, capsys):
+    among(1, 4, **{"0_0": "1"})
+    with pytest.raises(UserError, match=r"saving step 6: process 2, 3 of 0 to 3 did not come within 7200 s: see what they say"):
+        distributed.gathered(1, "saving step 6")
+    assert capsys.readouterr().err == "ptmjax: process 1 waits at saving step 6 for process 2, 3 of 0 to 3\n"
+
+
+def test_process_0_is_waited_for_while_it_lives(among):
+    """A text takes hours: what ends the wait is its fault, or its end."""
+    store = among(1, 2, **{"0_0": "1", "1_0": "0"})
+    distributed.first_alone(lambda: 1 / 0, "the data")
+    assert store.gets == 3
+    with pytest.raises(UserError, match="process 0 failed at the data: it says why"):
+        distributed.first_alone(lambda: 1 / 0, "the data")
+    among(0, 2)
+    with pytest.raises(UserError, match="^no text"):
+        distributed.first_alone(lambda: exec("raise UserError('no text')", {"UserError": UserError}), "the data")
+
+
+# ------------------------------------------------------------------ the roll
+def at_once(at: str, *members: tuple[int, int]) -> dict[tuple[int, int], str]:
+    """What becomes of processes (number, of how many) that come at the same time: "" or the fault."""
+    said = {}
+
+    def one(member):
+        try:
+            rollcall.hold(at, member[1], member[0])
+            said[member] = ""
+        except UserError as e:
+            said[member] = str(e)
+
+    threads = [threading.Thread(target=one, args=(member,)) for member in members]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    return said
+
+
+def test_all_go_once_all_are_there():
+    assert at_once(address(), (2, 3), (0, 3), (1, 3)) == {(0, 3): "", (1, 3): "", (2, 3): ""}
+
+
+def test_other_numbers_of_processes(monkeypatch):
+    told = "process 1 was started with --processes=4, process 0 with --processes=2: give all the same"
+    assert at_once(address(), (0, 2), (1, 4)) == {(0, 2): told, (1, 4): told}
+
+
+def test_one_number_given_twice():
+    at = address()
+    first = threading.Thread(target=at_once, args=(at, (1, 3)))
+    first.start()
+    said = at_once(at, (0, 3), (1, 3))
+    first.join(30)
+    assert set(said.values()) == {"two processes were started with --process=1: give each a number of its own"}
+
+
+def test_who_is_missing_is_told_then_named_to_all(monkeypatch, capsys):
+    monkeypatch.setattr(rollcall, "LIMIT", 1.5)
+    monkeypatch.setattr(rollcall, "PATIENCE", 0.5)
+    at = address()
+    said = at_once(at, (0, 4), (2, 4))
+    assert said == dict.fromkeys([(0, 4), (2, 4)], f"process 1, 3 of 0 to 3 did not come to --coordinator={at} within 1.5 s: start all of them again")
+    assert "ptmjax: process 0 waits for process 1, 3 of 0 to 3: start all of them\n" in capsys.readouterr().err
+
+
+def test_process_0_that_is_not_there(monkeypatch, capsys):
+    monkeypatch.setattr(rollcall, "LIMIT", 1)
+    monkeypatch.setattr(rollcall, "PATIENCE", 0.3)
+    with pytest.raises(UserError, match=r"--coordinator=localhost:1: process 0 does not answer there \(.*refused\): start it, or mend the address"):
+        rollcall.hold("localhost:1", 2, 1)
+    assert "ptmjax: process 1 of 2 waits for process 0 at --coordinator=localhost:1 (" in capsys.readouterr().err
+
+
+def test_an_address_that_is_taken():
+    with socket.create_server(("", 0)) as other:
+        at = f"localhost:{other.getsockname()[1]}"
+        with pytest.raises(UserError, match="process 0 cannot listen there .*: name a port of its machine that is free"):
+            rollcall.hold(at, 2, 0)
+
+
+def test_who_speaks_otherwise_is_not_counted_and_who_left_may_come_again():
+    at, result = address(), []
+    called = threading.Thread(target=lambda: result.append(at_once(at, (0, 3))))
+    called.start()
+    for said in (b"GET / HTTP/1.1\r\n\r\n", b"1 of 3\n", b""):
+        with knock(at) as line:
+            line.sendall(said)
+    assert at_once(at, (1, 3), (2, 3)) == {(1, 3): "", (2, 3): ""}
+    called.join(30)
+    assert result == [{(0, 3): ""}]
+
+
+def knock(at: str) -> socket.socket:
+    """A line to who listens at `at`, once that is there."""
+    for _ in range(100):
+        try:
+            return socket.create_connection(at.split(":"))
+        except OSError:
+            time.sleep(0.1)
+    raise AssertionError(f"nobody listens at {at}")

@@ -497,7 +497,7 @@ def test_two_processes_tell_each_other_how_a_save_stands(tmp_path, monkeypatch, 
     """None waits for one that has failed; a disk that times out is no save that goes on."""
     monkeypatch.setattr(checkpoint, "POLL", 0.01)
     monkeypatch.setattr(jax, "process_count", lambda: 2)
-    monkeypatch.setattr(checkpoint, "gathered", lambda value: [value, there.pop(0)])
+    monkeypatch.setattr(checkpoint, "gathered", lambda value, what: [value, there.pop(0)])
     store, response = Checkpoints(tmp_path), Saving(*here)
     store.saving = 5, response
     if fault is None:
