@@ -29,6 +29,7 @@ REQUIREMENTS = [
     "matplotlib>=3.9",
 ]
 DATASETS = ["datasets>=3"]  # its hub and its folders as a text
+WANDB = ["wandb>=0.19"]  # train --wandb
 TEST = [
     "pytest>=8.3,<10",
     "pytest-xdist>=3.6,<4",
@@ -36,6 +37,7 @@ TEST = [
     "setuptools>=77",  # tests/test_install.py builds without isolation
     "importlib_resources>=6",  # tensorflow-datasets 4.9.10 needs it to build a dataset, without saying so
     *DATASETS,
+    *WANDB,
 ]
 PARITY = [  # what the tests hold the code to
     "torch==2.13.0",
@@ -56,6 +58,6 @@ setup(
     package_dir={"ptmjax.tasks": "tasks", "ptmjax.gin": "gin"},
     package_data={"ptmjax.tasks": ["shipped/*"], "ptmjax.gin": ["*.gin", "*.json", "family/*.gin"]},
     install_requires=REQUIREMENTS,
-    extras_require={"cuda": ["jax[cuda13]"], "tpu": ["jax[tpu]"], "datasets": DATASETS, "test": TEST, "parity": PARITY},
+    extras_require={"cuda": ["jax[cuda13]"], "tpu": ["jax[tpu]"], "datasets": DATASETS, "wandb": WANDB, "test": TEST, "parity": PARITY},
     entry_points={"console_scripts": ["ptmjax = ptmjax.__main__:console"]},
 )

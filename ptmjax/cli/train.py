@@ -10,7 +10,7 @@ from rich.console import Console
 
 from ptmjax.cli import config, dry_run, folder, own, readout, session
 from ptmjax.cli.experiment import Data, Experiment, physical_memory, vocabulary_size
-from ptmjax.cli.watchers import Lost, Progress, TensorBoard
+from ptmjax.cli.watchers import Lost, Progress, TensorBoard, Wandb, check_wandb
 from ptmjax.convert import partial, published
 from ptmjax.parallel.distributed import first_alone
 from ptmjax.parallel.mesh import make_mesh
@@ -37,10 +37,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     own.add_arguments(parser)
     session.add_cache(parser)
     session.add_processes(parser)
+    parser.add_argument("--wandb", metavar="PROJECT", help="show the run in this project of Weights & Biases too (pip install wandb)")
     parser.add_argument("--dry_run", action="store_true", help="build and compile everything, tell its size, and write no run")
 
 
 def run(args: argparse.Namespace) -> int:
+    check_wandb(args.wandb)
     session.join(args, trains=True)
     console = Console(soft_wrap=True, quiet=jax.process_index() != 0)
     experiment = session.experiment(args.gin_files, args.gin_bindings, own.bindings(args))
@@ -139,8 +141,10 @@ def train(args: argparse.Namespace, experiment: Experiment, mesh, stages: list[l
                 return []
             if done:
                 say(f"going on from step {done} of {steps}")
-            board = stack.enter_context(contextlib.closing(TensorBoard(args.workdir / "tensorboard", done)))
-            return [stack.enter_context(Progress(steps, done, console, how)), board, Lost(say)]
+            boards = [stack.enter_context(contextlib.closing(TensorBoard(args.workdir / "tensorboard", done)))]
+            if args.wandb:
+                boards.append(stack.enter_context(contextlib.closing(Wandb(args.wandb, args.workdir, config.saved_keys(args.workdir)))))
+            return [stack.enter_context(Progress(steps, done, console, how)), *boards, Lost(say)]
 
         loop.train(stages, args.workdir, mesh, seed=experiment.seed, every=experiment.every, keep=experiment.keep, best=experiment.best,
                    watch=watch, say=say, born=born)

@@ -1,5 +1,8 @@
-"""Who looks on while a run trains: a progress bar (plain lines without a terminal) and TensorBoard."""
+"""Who looks on while a run trains: a progress bar (plain lines without a terminal), TensorBoard, and Weights & Biases if asked for."""
+import importlib.util
+import re
 import time
+import uuid
 from collections.abc import Callable, Mapping
 
 import rich.progress
@@ -11,12 +14,18 @@ from tensorboardX.proto.summary_pb2 import Summary
 from tensorboardX.record_writer import directory_check
 
 from ptmjax.training.metrics import on_disk
+from ptmjax.types import UserError
 
 
 def shown(line: Mapping) -> str:
     """Loss and accuracies of a line of metrics.jsonl, "-" for a skipped step."""
     names = ["loss", *(n for n in line if n.endswith("accuracy"))]
     return "  ".join(f"{n} {'-' if line[n] is None else format(line[n], '.3f')}" for n in names)
+
+
+def numbers(where: str, line: Mapping) -> dict[str, float]:
+    """Those of a line, named "where/name"."""
+    return {f"{where}/{name}": float(x) for name, x in line.items() if name not in ("step", "set") and x is not None}
 
 
 class Progress:
@@ -77,14 +86,59 @@ class TensorBoard:
             self.file.flush()
 
     def write(self, where: str, line: Mapping) -> None:
-        numbers = {f"{where}/{name}": x for name, x in line.items() if name not in ("step", "set") and x is not None}
-        values = [Summary.Value(tag=name, simple_value=float(x)) for name, x in numbers.items()]
+        values = [Summary.Value(tag=name, simple_value=x) for name, x in numbers(where, line).items()]
         with on_disk(self.folder):
             self.file.write_event(Event(wall_time=time.time(), step=line["step"], summary=Summary(value=values)))
 
     def close(self) -> None:
         with on_disk(self.folder):
             self.file.close()
+
+
+WANDB = "wandb.id"
+
+
+def check_wandb(project: str | None) -> None:
+    """UserError where a project is named that cannot be written to."""
+    if project is not None and importlib.util.find_spec("wandb") is None:
+        raise UserError("--wandb needs the package wandb: pip install wandb (or -e '.[wandb]'), or leave the option out")
+    if project is not None and not re.fullmatch("([^/]+/)?[^/]+", project):
+        raise UserError(f"--wandb={project} names no project: write --wandb=PROJECT, or --wandb=TEAM/PROJECT")
+
+
+class Wandb:
+    """The same numbers as metrics.jsonl in a project ("project" or "team/project"). The work folder keeps the name of its run there
+    (wandb.id), so that a run which is taken up again goes on in it; `step` is a column of its own and the axis of all others, for
+    W&B's own count takes no step twice, as a run that goes on from an earlier checkpoint does."""
+
+    def __init__(self, project: str, folder: epath.Path, settings: Mapping[str, str]):
+        import wandb
+
+        *team, name = project.split("/")
+        with on_disk(folder / WANDB):
+            if not (folder / WANDB).exists():
+                (folder / WANDB).write_text(uuid.uuid4().hex[:12])
+            known = (folder / WANDB).read_text().strip()
+        where = None if "://" in str(folder) else str(folder)
+        try:
+            self.run = wandb.init(entity="".join(team) or None, project=name, id=known, name=folder.name, dir=where, config=dict(settings),
+                                  resume="allow", allow_val_change=True, settings=wandb.Settings(silent=True, console="off"))
+        except (wandb.Error, OSError) as e:
+            why = (str(e).splitlines() or [type(e).__name__])[0]
+            raise UserError(f"--wandb={project}: {why} (`wandb login`, or WANDB_MODE=offline)") from e
+        self.run.define_metric("*", step_metric="step")
+
+    def trained(self, line: Mapping, seconds: float, tokens: int) -> None:
+        self.write("train", line | {"tokens_per_second": tokens / seconds})
+
+    def evaluated(self, line: Mapping) -> None:
+        self.write(line["set"], line)
+
+    def write(self, where: str, line: Mapping) -> None:
+        self.run.log({"step": line["step"]} | numbers(where, line))
+
+    def close(self) -> None:
+        self.run.finish()
 
 
 class Lost:

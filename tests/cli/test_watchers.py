@@ -1,11 +1,13 @@
 """TensorBoard: the numbers arrive, and a disk that fails is one line, never a wait."""
+import json
 import struct
 
 import pytest
+import wandb
 from etils import epath
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 
-from ptmjax.cli.watchers import TensorBoard
+from ptmjax.cli.watchers import TensorBoard, Wandb, check_wandb
 from ptmjax.types import UserError
 
 HELD = {"step": 6, "set": "validation", "loss": 2.5, "accuracy": None}
@@ -50,3 +52,60 @@ def test_a_file_in_the_way(tmp_path):
     (tmp_path / "tensorboard").write_text("")
     with pytest.raises(UserError, match="tensorboard cannot be written .*: move what lies there away"):
         TensorBoard(epath.Path(tmp_path / "tensorboard"), 0)
+
+
+# ------------------------------------------------------------------ Weights & Biases
+def records(path):
+    """Of a W&B file: 7 bytes, then blocks of 32 KiB with fragments (sum 4, length 2, kind 1: whole, first, middle, last)."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    raw, at, parts = path.read_bytes(), 7, []
+    while at + 7 <= len(raw):
+        if 2**15 - at % 2**15 < 7:
+            at += 2**15 - at % 2**15
+            continue
+        n, kind = struct.unpack_from("<HB", raw, at + 4)
+        parts.append(raw[at + 7 : at + 7 + n])
+        at += 7 + n
+        if kind in (1, 4):
+            yield Record.FromString(b"".join(parts))
+            parts = []
+
+
+def test_wandb_goes_on_in_the_same_run_with_steps_as_axis(tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    folder, history, runs, axes = epath.Path(tmp_path / "run"), [], [], set()
+    folder.mkdir()
+    for _ in range(2):  # the second goes on from before step 5
+        board = Wandb("team/project", folder, {"Block.rate": "0.1"})
+        board.trained({"step": 5, "loss": 1.5, "skipped": False, "rate": None}, 2.0, 10)
+        board.evaluated(HELD)
+        board.close()
+    for path in sorted(folder.glob("wandb/offline-run-*/*.wandb")):
+        for record in records(path):
+            if record.HasField("run"):
+                runs.append((record.run.entity, record.run.project, record.run.run_id, record.run.display_name))
+                config = {item.key: json.loads(item.value_json) for item in record.run.config.update}
+            if record.HasField("metric"):
+                axes.add((record.metric.glob_name, record.metric.step_metric))
+            if record.HasField("history"):
+                of = {".".join(item.nested_key) or item.key: json.loads(item.value_json) for item in record.history.item}
+                history.append({name: x for name, x in of.items() if not name.startswith("_")})
+    assert set(runs) == {("team", "project", (folder / "wandb.id").read_text(), "run")} and config["Block.rate"] == "0.1"
+    assert ("*", "step") in axes
+    assert history == [{"step": 5, "train/loss": 1.5, "train/skipped": 0, "train/tokens_per_second": 5}, {"step": 6, "validation/loss": 2.5}] * 2
+
+
+def test_wandb_that_cannot_be_written_to(tmp_path, monkeypatch):
+    for name in ("", "a/b/c", "/b", "a/"):
+        with pytest.raises(UserError, match="names no project: write --wandb=PROJECT, or --wandb=TEAM/PROJECT"):
+            check_wandb(name)
+    check_wandb(None)
+    wandb.teardown()  # it reads the environment once
+    monkeypatch.setenv("WANDB_MODE", "online")
+    monkeypatch.setenv("WANDB_API_KEY", "short")
+    with pytest.raises(UserError, match="^--wandb=project: .*`wandb login`"):
+        Wandb("project", epath.Path(tmp_path), {})
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UserError, match="--wandb needs the package wandb: pip install wandb"):
+        check_wandb("project")
