@@ -1,10 +1,9 @@
 """ptmjax export: the model of a work folder as a folder that transformers opens."""
 import argparse
-from pathlib import Path
 
 import numpy as np
 
-from ptmjax.cli import session
+from ptmjax.cli import places, session
 from ptmjax.convert import published
 
 HELP = "write the model of a work folder as transformers reads it (config.json, model.safetensors, tokenizer.json)"
@@ -14,7 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     session.add_workdir(parser)
     session.add_step(parser)
     session.add_cache(parser)
-    parser.add_argument("--to", required=True, type=Path, metavar="FOLDER", help="a new folder")
+    parser.add_argument("--to", required=True, type=places.here, metavar="FOLDER", help="a new folder")
 
 
 def run(args: argparse.Namespace) -> int:

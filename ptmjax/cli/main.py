@@ -82,12 +82,15 @@ PEERS = re.compile("Gloo|[Cc]oordination|[Hh]eartbeat|peer")
 
 def _told(error: Exception) -> str | None:
     """The line about a fault that the user can mend; None for a fault of this code."""
-    types, jax = sys.modules.get("ptmjax.types"), sys.modules.get("jax")  # not imported: then they raised nothing
+    types, jax, tf = (sys.modules.get(name) for name in ("ptmjax.types", "jax", "tensorflow"))  # not imported: then they raised nothing
     text = (str(error).splitlines() or [type(error).__name__])[0]
     if isinstance(error, Usage) or (types is not None and isinstance(error, types.UserError)):
         return text
     if isinstance(error, OSError) and error.errno in FULL:
         return f"{error.filename or 'the output'} cannot be written ({error.strerror}): make room, or write elsewhere"
+    if tf is not None and isinstance(error, tf.errors.OpError):  # it reads and writes gs:// for epath, and computes nothing here
+        why = " ".join(str(error).split())[:300]
+        return f"a file far away cannot be reached ({why}): check its address, the network and your access to it"
     device = jax is not None and isinstance(error, jax.errors.JaxRuntimeError)
     if isinstance(error, MemoryError) or device and "RESOURCE_EXHAUSTED" in text:
         return (f"no memory is left ({text[:120]}): take a smaller batch (Stage.batch, --batch) or fewer and shorter texts, raise "

@@ -7,7 +7,7 @@ from etils import epath
 from rich.console import Console
 from rich.table import Table
 
-from ptmjax.cli import config
+from ptmjax.cli import config, places
 from ptmjax.training.metrics import on_disk, read_lines
 from ptmjax.types import UserError
 
@@ -26,8 +26,8 @@ class Run(NamedTuple):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("workdirs", nargs="+", type=epath.Path, metavar="WORKDIR", help="folders of runs, in the order of the columns")
-    parser.add_argument("--out", type=epath.Path, default=epath.Path("report"), metavar="FOLDER",
+    parser.add_argument("workdirs", nargs="+", type=places.anywhere, metavar="WORKDIR", help="folders of runs, in the order of the columns")
+    parser.add_argument("--out", type=places.anywhere, default="report", metavar="FOLDER",
                         help="where report.md and report.png are written (default: %(default)s)")
 
 

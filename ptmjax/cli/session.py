@@ -15,7 +15,7 @@ import numpy as np
 from etils import epath
 
 import ptmjax
-from ptmjax.cli import config, folder
+from ptmjax.cli import config, folder, places
 from ptmjax.cli.experiment import Data, Experiment
 from ptmjax.data.vocabulary import Vocabulary
 from ptmjax.parallel import distributed
@@ -25,12 +25,13 @@ from ptmjax.types import Batch, UserError
 
 
 def add_workdir(parser: argparse.ArgumentParser, help: str = "folder of the run: configuration, checkpoints, metrics") -> None:
-    parser.add_argument("--workdir", required=True, type=epath.Path, metavar="FOLDER", help=help)
+    parser.add_argument("--workdir", required=True, type=places.anywhere, metavar="FOLDER", help=help)
 
 
 def add_cache(parser: argparse.ArgumentParser) -> None:
-    default = Path(os.environ.get("PTMJAX_CACHE", Path.home() / ".cache" / "ptmjax"))
-    parser.add_argument("--cache", type=Path, default=default, metavar="FOLDER", help="where prepared data lies (default: %(default)s)")
+    default = os.environ.get("PTMJAX_CACHE", str(Path.home() / ".cache" / "ptmjax"))
+    parser.add_argument("--cache", type=places.here, default=default, metavar="FOLDER",
+                        help="where prepared data lies (default: %(default)s)")
 
 
 def add_step(parser: argparse.ArgumentParser) -> None:

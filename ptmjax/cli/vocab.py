@@ -3,7 +3,7 @@ import argparse
 import shutil
 from pathlib import Path
 
-from ptmjax.cli import own, session
+from ptmjax.cli import own, places, session
 from ptmjax.data.trainers import KINDS
 from ptmjax.types import UserError, at_least
 
@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kind", choices=KINDS, default="wordpiece", help="default: %(default)s")
     parser.add_argument("--size", type=int, default=32000, metavar="N", help="at most so many pieces (default: %(default)s)")
     parser.add_argument("--cased", action="store_true", help="keep case")
-    parser.add_argument("--out", required=True, type=Path, metavar="FILE", help="vocab.txt of wordpiece, a .model of the others")
+    parser.add_argument("--out", required=True, type=places.here, metavar="FILE", help="vocab.txt of wordpiece, a .model of the others")
     session.add_cache(parser)
 
 

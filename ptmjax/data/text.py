@@ -25,6 +25,14 @@ OPEN = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, ".zst": zstd.open}
 _FAULTS = (OSError, EOFError, lzma.LZMAError, zlib.error, zstd.ZstdError)  # gzip.BadGzipFile is an OSError
 
 
+def reachable(path: str) -> str:
+    """The path, which lies here or in a bucket (gs://, which TensorFlow reads); UserError for other schemes, of which it has none."""
+    scheme, far, _ = path.partition("://")
+    if far and scheme != "gs":
+        raise UserError(f"{path}: of addresses with :// only gs:// can be used: mount what lies there and give its folder")
+    return path
+
+
 def files(paths: str | Sequence[str]) -> list[epath.Path]:
     """The files that `paths` name, globs expanded in sorted order; UserError where one names nothing. What is there under the very
     name, such as a[1].txt, is no glob."""
@@ -32,7 +40,7 @@ def files(paths: str | Sequence[str]) -> list[epath.Path]:
     for path in [paths] if isinstance(paths, str) else paths:
         if not path:
             raise UserError("the path of a text is empty: name a file")
-        parts = epath.Path(path).parts
+        parts = epath.Path(reachable(path)).parts
         first = next((i for i, part in enumerate(parts) if re.search(r"[*?\[]", part)), None)
         if first is None or epath.Path(path).exists():
             matches = [epath.Path(path)]

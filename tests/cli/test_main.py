@@ -124,6 +124,14 @@ def test_faults_of_a_device(text, told, monkeypatch):
     assert line is told is None or told in line and "\n" not in line
 
 
+def test_a_bucket_that_cannot_be_reached():
+    import tensorflow as tf
+
+    told = _told(tf.errors.FailedPreconditionError(None, None, "Could not resolve host\n\t when reading metadata of gs://b/x"))
+    assert told == ("a file far away cannot be reached (Could not resolve host when reading metadata of gs://b/x): "
+                    "check its address, the network and your access to it")
+
+
 def test_who_reads_the_output_may_go(capsys):
     assert main(["hail", "--fail=reader"]) == 141
     assert capsys.readouterr() == ("", "")

@@ -7,6 +7,7 @@ from ptmjax.tasks.corpora import EN_PD_4096, EN_PD_4096_SENTINELS
 
 from ptmjax.cli import fill, session
 from ptmjax.cli.experiment import Data, Stage
+from ptmjax.cli.main import main
 from ptmjax.data.masking import Masking
 from ptmjax.data.task import Task
 from ptmjax.objectives.base import Encoding, Objective
@@ -79,3 +80,24 @@ def test_devices_that_are_not_there_are_one_line(monkeypatch, fault, why):
     with pytest.raises(UserError, match=f"JAX_PLATFORMS=gpu: jax finds no such devices \\({why}\\): leave it out") as told:
         session.experiment(["bert_demo.gin"], [])
     assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize("argv, told", [
+    (["train", "--gin_file=a.gin", "--workdir=s3://b/run"], "s3://b/run: of addresses with :// only gs:// can be used: mount"),
+    (["report", "http://b/run"], "http://b/run: of addresses with :// only gs://"),
+    (["train", "--gin_file=a.gin", "--workdir=run", "--cache=gs://b/cache"], "gs://b/cache: this must lie on this machine"),
+    (["vocab", "--data=a.txt", "--out=gs://b/vocab.txt"], "gs://b/vocab.txt: this must lie on this machine"),
+    (["export", "--workdir=run", "--to=gs://b/model"], "gs://b/model: this must lie on this machine"),
+])
+def test_addresses_far_away(capsys, monkeypatch, tmp_path, argv, told):
+    """None of them becomes a folder "gs:" here."""
+    monkeypatch.chdir(tmp_path)
+    assert main(argv) == 2
+    error = capsys.readouterr().err
+    assert told in error and error.startswith("ptmjax: error: argument ") and error.count("\n") == 1 and not list(tmp_path.iterdir())
+
+
+def test_a_cache_named_by_the_environment(capsys, monkeypatch):
+    monkeypatch.setenv("PTMJAX_CACHE", "gs://b/cache")
+    assert main(["train", "--gin_file=a.gin", "--workdir=run"]) == 2
+    assert "gs://b/cache: this must lie on this machine" in capsys.readouterr().err

@@ -1,0 +1,23 @@
+"""Files and folders that options name (types of argparse, which names the option where one raises)."""
+import argparse
+from pathlib import Path
+
+from etils import epath
+
+from ptmjax.data import text
+from ptmjax.types import UserError
+
+
+def anywhere(path: str) -> epath.Path:
+    """A folder that lies here, or in a bucket."""
+    try:
+        return epath.Path(text.reachable(path))
+    except UserError as e:
+        raise argparse.ArgumentTypeError(str(e)) from e
+
+
+def here(path: str) -> Path:
+    """A file or folder that must lie on this machine."""
+    if "://" in path:
+        raise argparse.ArgumentTypeError(f"{path}: this must lie on this machine (a bucket can be mounted, or copied from)")
+    return Path(path)
