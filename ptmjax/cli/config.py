@@ -30,8 +30,8 @@ def add_arguments(parser) -> None:
     parser.add_argument("--gin_file", action="append", default=[], dest="gin_files", metavar="FILE",
                         help="what to train: a shipped file by its name (`ptmjax list`) or your own; given again, the later one wins")
     parser.set_defaults(gin_bindings=[])
-    parser.epilog = ("--gin.NAME=VALUE wins over the files: --gin.STEPS=1000 (of two stages --gin.STEPS_SHORT and --gin.STEPS_LONG), "
-                     "--gin.Block.rate=0.1")
+    parser.epilog = ("--gin.NAME=VALUE wins over the files: --gin.STEPS=1000 (of two stages --gin.STEPS_SHORT and\n"
+                     "--gin.STEPS_LONG), --gin.Block.rate=0.1; the file that `ptmjax list` shows has the names")
 
 
 def load(files: Sequence[str], bindings: Sequence[str] = (), more: str = "") -> None:

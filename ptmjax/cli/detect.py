@@ -13,6 +13,9 @@ from ptmjax.objectives.rtd import Rtd
 from ptmjax.types import Array, Batch, UserError
 
 HELP = "mark the tokens of sentences that look replaced, with the discriminator of a work folder"
+EXAMPLES = """
+ptmjax detect --workdir=runs/electra "the united sea of america"
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

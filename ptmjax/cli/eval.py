@@ -13,6 +13,10 @@ from ptmjax.training.step import make_eval
 from ptmjax.types import INT32, at_least, at_most
 
 HELP = "evaluate the newest checkpoint of a work folder on held-out text, every record once"
+EXAMPLES = """
+ptmjax eval --workdir=runs/demo                 # the newest checkpoint
+ptmjax eval --workdir=runs/demo --step=best     # of a run with --gin.Experiment.best='"validation/loss"'
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -7,6 +7,9 @@ from ptmjax.cli import places, session
 from ptmjax.convert import published
 
 HELP = "write the model of a work folder as transformers reads it (config.json, model.safetensors, tokenizer.json)"
+EXAMPLES = """
+ptmjax export --workdir=runs/t5 --to=exported/t5
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -22,6 +22,10 @@ from ptmjax.training.build import Build
 from ptmjax.types import Array, Batch, UserError, at_least, at_most, slots
 
 HELP = "fill [MASK] in sentences with the model of a work folder"
+EXAMPLES = """
+ptmjax fill --workdir=runs/demo "the united [MASK] of america"
+ptmjax fill --workdir=runs/t5 "the united [MASK] of america and the [MASK]"     # T5: a span in every blank
+"""
 MARK = "[MASK]"
 LONGEST = 512  # tokens of a span: each is a pass through the decoder, over all before it
 Params = dict[str, Array]

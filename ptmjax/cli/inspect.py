@@ -12,6 +12,11 @@ from ptmjax.data.vocabulary import Vocabulary
 from ptmjax.types import UserError
 
 HELP = "show examples of a run as the model sees them, and the rates of what was done to them"
+EXAMPLES = """
+ptmjax inspect --gin_file=bert_demo.gin                       # as training shows them
+ptmjax inspect --gin_file=bert_demo.gin --readout             # as evaluation does
+ptmjax inspect --gin_file=t5_demo.gin --data='my/*.txt'       # of your own text
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

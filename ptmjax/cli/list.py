@@ -16,6 +16,10 @@ from ptmjax.models.network import Network
 from ptmjax.training.build import Build
 
 HELP = "list the shipped gin files: what they are, their papers and how many parameters"
+EXAMPLES = """
+ptmjax list
+ptmjax list --json                   # with the axes of each
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,8 +1,8 @@
 """`ptmjax COMMAND [options]`: finds the command's file, reads its options, and turns a fault that its user can mend
 into one line.
 
-A command is a module of ptmjax/cli with HELP (one line, a literal), add_arguments(parser) and run(args) -> exit code.  Only the
-one asked for is imported, so `ptmjax --help` needs no jax.
+A command is a module of ptmjax/cli with HELP (one line, a literal), EXAMPLES (command lines), add_arguments(parser) and run(args)
+-> exit code.  Only the one asked for is imported, so `ptmjax --help` needs no jax.
 """
 import argparse
 import ast
@@ -14,13 +14,24 @@ import pkgutil
 import re
 import signal
 import sys
+import textwrap
 import traceback
 from pathlib import Path
+from types import ModuleType
 
 import ptmjax
 import ptmjax.cli
 from ptmjax.cli import quiet
 from ptmjax.training import interrupt
+
+BEGIN = """
+To begin with:
+  ptmjax list                                                      # what can be trained
+  ptmjax inspect --gin_file=bert_demo.gin                          # what the model is shown
+  ptmjax train --gin_file=bert_demo.gin --workdir=runs/demo        # a small BERT, on two cores
+  ptmjax fill --workdir=runs/demo "the united [MASK] of america"
+
+ptmjax COMMAND --help tells a command's options, with examples."""
 
 
 class Usage(Exception):
@@ -107,7 +118,7 @@ def _run(argv: list[str]) -> int:
         width = max(map(len, known), default=0)
         print("usage: ptmjax COMMAND [options]\n")
         print("\n".join(f"  {name:{width}}  {known[name]}" for name in sorted(known)))
-        print("\nptmjax COMMAND --help tells a command's options.")
+        print(BEGIN)
         return 0
     if argv[0] == "--version":
         print(f"ptmjax {ptmjax.__version__}")
@@ -116,11 +127,18 @@ def _run(argv: list[str]) -> int:
     if name not in known:
         raise Usage(f"no command {name!r}{_nearest(name, known)}; see ptmjax --help")
     module = importlib.import_module(f"ptmjax.cli.{name}")
-    parser = _Parser(prog=f"ptmjax {name}", description=known[name], allow_abbrev=False)
-    module.add_arguments(parser)
+    parser = parser_of(name, module, known[name])
     args = _options(parser, rest)
     interrupt.busy()
     return module.run(args)
+
+
+def parser_of(name: str, module: ModuleType, help: str) -> argparse.ArgumentParser:
+    parser = _Parser(prog=f"ptmjax {name}", description=help, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter)
+    module.add_arguments(parser)
+    examples = "examples:\n" + textwrap.indent(module.EXAMPLES.strip("\n"), "  ")
+    parser.epilog = "\n\n".join(filter(None, [parser.epilog, examples]))
+    return parser
 
 
 def _options(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespace:

@@ -102,7 +102,7 @@ def opened(path: str, sentinels: int, lower: bool) -> Vocabulary:
 
 
 # ------------------------------------------------------------------ options
-def add_text(parser: argparse.ArgumentParser, required: bool = False) -> None:
+def add_text(parser: argparse._ActionsContainer, required: bool = False) -> None:
     """Options that name a text."""
     parser.add_argument("--data", nargs="+", action="extend", default=[], required=required, metavar="TEXT",
                         help="files or globs of your own text (.txt, .jsonl, .parquet; .gz, .bz2, .xz, .zst), tfds:NAME, datasets:NAME, "
@@ -114,10 +114,11 @@ def add_text(parser: argparse.ArgumentParser, required: bool = False) -> None:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options that put a text in place of the one that a gin file's tasks name."""
-    add_text(parser)
-    parser.add_argument("--vocabulary", metavar="FILE or KIND[:SIZE]",
+    group = parser.add_argument_group("a text of your own, in place of the one that the gin file names")
+    add_text(group)
+    group.add_argument("--vocabulary", metavar="FILE or KIND[:SIZE]",
                         help="of --data: vocab.txt, tokenizer.json, SentencePiece .model; or one to train: wordpiece, unigram, bpe, bytes")
-    parser.add_argument("--cased", action="store_true", help="of --vocabulary: keep case")
+    group.add_argument("--cased", action="store_true", help="of --vocabulary: keep case")
 
 
 def said(args: argparse.Namespace) -> dict[str, object]:

@@ -12,6 +12,9 @@ from ptmjax.training.metrics import on_disk, read_lines
 from ptmjax.types import UserError
 
 HELP = "put runs side by side: what differs between them, what they reached, their curves"
+EXAMPLES = """
+ptmjax report runs/a runs/b --out=report
+"""
 SETTINGS = 8  # differing settings that a table shows
 PANELS = 6  # held-out numbers that are drawn
 

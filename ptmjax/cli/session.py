@@ -39,10 +39,11 @@ def add_step(parser: argparse.ArgumentParser) -> None:
 
 
 def add_processes(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--distributed", action="store_true", help="join the processes that the cluster tells of (TPU pod, SLURM, GKE)")
-    parser.add_argument("--coordinator", metavar="HOST:PORT", help="join by hand, with --processes and --process")
-    parser.add_argument("--processes", type=int, metavar="N")
-    parser.add_argument("--process", type=int, metavar="I")
+    group = parser.add_argument_group("a run of several processes")
+    group.add_argument("--distributed", action="store_true", help="join the processes that the cluster tells of (TPU pod, SLURM, GKE)")
+    group.add_argument("--coordinator", metavar="HOST:PORT", help="join by hand: the address of process 0, the same for all")
+    group.add_argument("--processes", type=int, metavar="N", help="how many there are")
+    group.add_argument("--process", type=int, metavar="I", help="the number of this one, from 0")
 
 
 def join(args: argparse.Namespace, trains: bool = False) -> None:

@@ -20,6 +20,12 @@ from ptmjax.training.state import Plan, TrainState
 from ptmjax.types import UserError
 
 HELP = "train an experiment (a gin file) in a work folder; called again, it goes on or says that it is done"
+EXAMPLES = """
+ptmjax train --gin_file=bert_demo.gin --workdir=runs/demo                        # the same command goes on after whatever stopped it
+ptmjax train --gin_file=bert_demo.gin --workdir=runs/short --gin.STEPS=400       # another value than the file's
+ptmjax train --gin_file=bert_base_mlm.gin --data='my/*.txt' --workdir=runs/my    # your own text
+ptmjax train --gin_file=bert_base.gin --workdir=runs/base --dry_run              # what it would be
+"""
 WRITTEN = {
     "curve.png": "the loss curve",
     "summary.json": "the last evaluation and its baselines",

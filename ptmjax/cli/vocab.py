@@ -8,6 +8,10 @@ from ptmjax.data.trainers import KINDS
 from ptmjax.types import UserError, at_least
 
 HELP = "train a vocabulary on a text of your own: WordPiece, SentencePiece unigram or BPE"
+EXAMPLES = """
+ptmjax vocab --data='my/*.txt' --kind=wordpiece --size=8000 --out=vocab.txt
+ptmjax vocab --data=reviews.jsonl --field=body --kind=unigram --size=16000 --out=reviews.model
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,5 +1,7 @@
 """The command line: exit codes, one line for a user's fault, nothing heavy for --help."""
+import importlib
 import os
+import shlex
 import subprocess
 import sys
 import textwrap
@@ -10,7 +12,7 @@ import pytest
 
 import ptmjax
 import ptmjax.cli
-from ptmjax.cli.main import _told, commands, main
+from ptmjax.cli.main import BEGIN, _options, _told, commands, main, parser_of
 
 COMMANDS = {
     "hail": '''
@@ -18,6 +20,7 @@ COMMANDS = {
         import os
         from ptmjax.types import UserError
         HELP = "says hail"
+        EXAMPLES = "ptmjax hail the whale"
 
         def add_arguments(parser):
             parser.add_argument("words", nargs="*")
@@ -43,6 +46,7 @@ COMMANDS = {
     "tuned": '''
         from ptmjax.cli import config
         HELP = "takes gin"
+        EXAMPLES = "ptmjax tuned"
 
         def add_arguments(parser):
             config.add_arguments(parser)
@@ -160,6 +164,24 @@ def test_help_lists_the_commands(capsys, argv):
     assert main(argv) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("usage: ptmjax") and ["hail", "says", "hail"] in [line.split() for line in lines]
+
+
+def test_a_commands_help_ends_with_examples(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["tuned", "--help"])
+    out = capsys.readouterr().out
+    assert "--gin.STEPS=1000" in out and out.endswith("examples:\n  ptmjax tuned\n")
+
+
+def test_every_example_can_be_read():
+    """Of all commands, and of `ptmjax --help`."""
+    known = commands()
+    parsers = {name: parser_of(name, module, known[name]) for name in known for module in [importlib.import_module(f"ptmjax.cli.{name}")]}
+    lines = [line for name in known for line in sys.modules[f"ptmjax.cli.{name}"].EXAMPLES.splitlines() if line]
+    assert {line.split()[1] for line in lines} == set(known)
+    for line in lines + [line for line in BEGIN.splitlines() if line.startswith("  ptmjax")]:
+        _, name, *rest = shlex.split(line, comments=True)
+        _options(parsers[name], rest)
 
 
 def test_version(capsys):
