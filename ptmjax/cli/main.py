@@ -68,14 +68,14 @@ def main(argv: list[str] | None = None) -> int:
             return 128 + signal.SIGPIPE
         raise
     except KeyboardInterrupt:
-        print("ptmjax: interrupted", file=sys.stderr)
+        print(f"ptmjax: {interrupt.told()}", file=sys.stderr)
         return interrupt.CODE
     except interrupt.Stopped as stopped:
         print(f"ptmjax: {stopped}", file=sys.stderr)
         return interrupt.TERMINATED
     except Exception as error:
         if interrupt.asked():  # what a package makes of an interrupt while it is imported
-            print("ptmjax: interrupted", file=sys.stderr)
+            print(f"ptmjax: {interrupt.told()}", file=sys.stderr)
             return interrupt.CODE
         if isinstance(error, BrokenPipeError):  # who read the output has gone, as `head` does
             return 128 + signal.SIGPIPE

@@ -35,6 +35,9 @@ class Fault(Exception):
     """What is wrong, before it is known where."""
 
 
+DEEP = "too many brackets inside each other: write it flatter"
+
+
 @contextlib.contextmanager
 def located(where: str):
     """Faults inside, gin's own among them, become one line that begins with `where`."""
@@ -42,6 +45,8 @@ def located(where: str):
         yield
     except (Fault, ValueError) as fault:
         raise UserError(f"{where}: {first_line(fault)}") from fault
+    except RecursionError as error:
+        raise UserError(f"{where}: {DEEP}") from error
 
 
 def first_line(error: Any) -> str:
@@ -128,6 +133,8 @@ def _statements(path: epath.Path, text: str, delegate: "_Delegate"):
         raise UserError(f"{path}:{error.lineno}: {what}") from error
     except tokenize.TokenError as error:
         raise UserError(f"{path}:{error.args[1][0]}: {error.args[0]}") from error
+    except RecursionError as error:
+        raise UserError(f"{path}:{parser.current_token.start[0]}: {DEEP}") from error
     except (Fault, ValueError) as fault:
         raise UserError(f"{path}:{parser.current_token.start[0]}: {first_line(fault)}") from fault
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from ptmjax.types import Array, Key, PyTree, UserError, fold, one_of
+from ptmjax.types import Array, Key, PyTree, UserError, at_least, fold, one_of
 
 REMAT = {
     "none": None,
@@ -29,6 +29,7 @@ class Stack(nnx.Module):
 
     def __init__(self, groups: Sequence[tuple[Callable, int]], *, remat: str = "none", loop: bool = False, key: Array):
         one_of("remat", remat, REMAT)
+        at_least(1, groups=len(groups))
         for number, (_, n) in enumerate(groups, 1):
             if n < 1:
                 raise UserError(f"groups is given a count of {n} in group {number}; give at least 1, or leave the group out")

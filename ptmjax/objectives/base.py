@@ -5,7 +5,7 @@ B rows, L length, K slots.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from ptmjax.types import Array, Batch, Keys, PyTree, Sum, UserError, at_least, fold
+from ptmjax.types import Array, Batch, Keys, PyTree, Sum, UserError, at_least, fold, one_of
 
 Nets = Mapping[str, Any]  # name -> network, of which an objective uses encode, decode, head and nll
 Losses = tuple[dict[str, Sum], PyTree, dict[str, Sum]]  # losses, carry, metrics
@@ -57,12 +57,18 @@ class Encoding(Objective):
         return joined(term.weights(batch) for term in self.terms)
 
     def losses(self, nets: Nets, batch: Batch, keys: Keys, step: Array, carry: PyTree) -> Losses:
-        net = nets[self.net]
+        net = named(nets, self.net)
         out = net.encode(batch, fold(keys.dropout, self.net))
         found = [term.losses(net, out, batch, keys) for term in self.terms]
         joined(sums | metrics for sums, metrics in found)  # nor may one term's loss be called as another's metric
         sums, metrics = map(joined, zip(*found))
         return sums, carry, metrics
+
+
+def named(nets: Nets, name: str) -> Any:
+    """A network; UserError where the experiment has none of that name."""
+    one_of("the network of the objective", name, nets)
+    return nets[name]
 
 
 def joined(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

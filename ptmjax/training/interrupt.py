@@ -16,7 +16,7 @@ CODE = 130  # 128 + SIGINT, as shells have it
 TERMINATED = 143  # 128 + SIGTERM
 AGAIN = 0.1  # seconds after which a swallowed interrupt is raised again
 PARTING = 10  # seconds that the processes of a run wait for each other where it fails
-_state = {"asked": False, "busy": False, "installed": False, "terminated": False}
+_state = {"asked": False, "busy": False, "installed": False, "terminated": False, "trains": False}
 
 
 class Stopped(Exception):
@@ -39,7 +39,7 @@ def stoppable() -> Iterator[None]:
 
     A process that has joined others keeps the handler of jax.distributed, by which they agree on a step (loop.stopping).
     """
-    jax = sys.modules.get("jax")
+    _state["trains"], jax = True, sys.modules.get("jax")
     if not _state["installed"] or jax is not None and jax.distributed.is_initialized():
         yield
         return
@@ -65,6 +65,11 @@ def busy() -> None:
 def asked() -> bool:
     """Whether there was an interrupt that has not ended the process yet."""
     return _state["asked"]
+
+
+def told() -> str:
+    """What is said of a Ctrl-C."""
+    return "interrupted" + _state["trains"] * ": the same command goes on from the last checkpoint"
 
 
 def check() -> None:

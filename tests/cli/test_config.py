@@ -1,6 +1,7 @@
 """Configuration: every misspelling is one line with a remedy, and what is saved gives the same configuration again."""
 import dataclasses
 import importlib
+import re
 import sys
 import textwrap
 
@@ -126,6 +127,12 @@ def test_files_includes_macros_scopes_and_references(folder):
     assert [t.rows for t in net.parts.values()] == [3, 100] and list(net.parts) == ["types", "tokens"]
     assert [dataclasses.astuple(b) for b in net.stack.blocks] == [(16, 0.1, "gelu", True)] * 2 and net.stack.key == 7
     config.check_used()
+
+
+def test_brackets_without_end(folder):
+    deep = f"{'[' * 3000}{']' * 3000}"
+    assert fault(f"STEPS={deep}") == "--gin.STEPS: too many brackets inside each other: write it flatter"
+    assert re.fullmatch(r"\S*run.gin:\d+: too many brackets inside each other: write it flatter", fault(line=f"WIDTH = {deep}"))
 
 
 def test_file_is_found_with_or_without_suffix_here_first_then_shipped(folder):

@@ -16,6 +16,7 @@ PREFACE = '''
     import os, signal, threading, time
     from ptmjax.types import UserError
     HELP = "stands in"
+    EXAMPLES = ""
     def add_arguments(parser): pass
     def stop(): os.kill(os.getpid(), signal.SIGINT)
 '''
@@ -46,6 +47,8 @@ COMMANDS = {  # name -> (what it does, exit code, what it says)
     "importing": ("try: stop()\n    except BaseException as e: raise ImportError('half') from e", 130, "ptmjax: interrupted\n"),
     "late": ("def run(args):\n        try: stop()\n        except BaseException as e: raise ImportError('half') from e", 130, "ptmjax: interrupted\n"),
     "twice": ("def run(args):\n        try: stop()\n        finally: stop(); time.sleep(20)", 130, "ptmjax: interrupted\n"),
+    "training": ("def run(args):\n        from ptmjax.training import interrupt\n        with interrupt.stoppable(): stop(); time.sleep(20)", 130,
+                 "ptmjax: interrupted: the same command goes on from the last checkpoint\n"),
     "thread": ("def run(args):\n        threading.Thread(target=time.sleep, args=[20]).start()\n        raise UserError('disk: mend it')", 2,
                "ptmjax: error: disk: mend it\n"),
     "bug": ("def run(args):\n        threading.Thread(target=time.sleep, args=[20]).start()\n        raise ZeroDivisionError('a bug')", 1, "a bug\n"),

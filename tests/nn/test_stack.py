@@ -9,7 +9,7 @@ from flax import nnx
 from ptmjax.nn.block import Block, Final
 from ptmjax.nn.param import param
 from ptmjax.nn.stack import Stack, layer
-from ptmjax.types import Key
+from ptmjax.types import Key, UserError
 
 part = functools.partial
 X = np.random.default_rng(0).normal(size=(2, 5, 12)).astype(np.float32)
@@ -123,3 +123,8 @@ def test_memory_is_the_layers_own(loop):
 def test_a_misspelt_remat_names_the_choices():
     with pytest.raises(ValueError, match="'all'.*'dots', 'full', 'none'"):
         made(remat="all")
+
+
+def test_a_stack_has_layers():
+    with pytest.raises(UserError, match="groups is 0; it must be at least 1"):
+        Stack([], key=jax.random.key(0))

@@ -88,3 +88,8 @@ def test_networks_have_their_own_dropout_key():
     for name in ("one", "two"):
         Encoding([Spy("a")], net=name).losses({name: Net()}, {}, keys, jnp.int32(0), {})
     assert (jax.random.key_data(seen[0].base) != jax.random.key_data(seen[1].base)).any()
+
+
+def test_a_network_of_another_name():
+    with pytest.raises(UserError, match="the network of the objective is 'reader'; it may be one of 'model'"):
+        Encoding([Half("a")], net="reader").losses({"model": Net()}, {}, KEYS, jnp.int32(0), {})
