@@ -142,6 +142,8 @@ def test_memory_is_what_a_container_leaves(tmp_path):
     ({"documents": 100, "tokens": 1000, "unknown tokens": 11}, ["1.1% of tokens are characters that the vocabulary lacks"]),
     ({"documents": 100, "tokens": 1000, "duplicates": 6, "dropped": 11}, ["6.0% of documents are documents that repeat", "11.0% of documents are documents too short"]),
     ({"documents": 100, "tokens": 1000, "dropped_tokens": 250, "invalid bytes": 2}, ["20.0% of tokens are tokens that fill no record", "0.2% of tokens are bytes that are not UTF-8"]),
+    ({"documents": 100, "tokens": 1000, "lone_sentences": 10}, []),
+    ({"documents": 100, "tokens": 1000, "lone_sentences": 100}, ["100.0% of documents are documents of one sentence, so that no next one follows"]),
     ({}, []),
 ])
 def test_a_share_of_the_text_that_is_high_is_told(counts, told):

@@ -114,6 +114,16 @@ def test_micro_batches_of_bert_equal_the_whole_batch():
         assert np.abs(change[1][name] - change[0][name]).max() <= 2e-5 * np.abs(change[0][name]).max() + unit, name
 
 
+def test_more_micro_batches_need_less_memory():
+    """Pitfall 44: what a step holds beside parameters and optimizer."""
+    held = []
+    for micro in (1, 8):
+        p = plan(build=Build({"model": Deep}), rows=512, micro=micro)
+        with jax.set_mesh(p.mesh):
+            held.append(make_step(p).lower(p.abstract, batch(512)).compile().memory_analysis().temp_size_in_bytes)
+    assert held[1] < 0.5 * held[0], held
+
+
 def test_the_mean_is_over_the_whole_batch_not_of_means():
     """Micro-batch A scores 4.0 over 2 tokens in all, B 1.0 a token over 8: 1.6 each way."""
     class Given(Objective):
