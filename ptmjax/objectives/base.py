@@ -57,12 +57,19 @@ class Encoding(Objective):
         return joined(term.weights(batch) for term in self.terms)
 
     def losses(self, nets: Nets, batch: Batch, keys: Keys, step: Array, carry: PyTree) -> Losses:
-        net = nets[self.net]
+        net = network(nets, self.net)
         out = net.encode(batch, fold(keys.dropout, self.net))
         found = [term.losses(net, out, batch, keys) for term in self.terms]
         joined(sums | metrics for sums, metrics in found)  # nor may one term's loss be called as another's metric
         sums, metrics = map(joined, zip(*found))
         return sums, carry, metrics
+
+
+def network(nets: Nets, name: str) -> Any:
+    """The network of that name; UserError where the experiment has none."""
+    if name not in nets:
+        raise UserError(f"the objective asks for network {name!r}, Experiment.networks has {', '.join(map(repr, sorted(nets)))}: name one")
+    return nets[name]
 
 
 def joined(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from ptmjax.objectives.base import Encoding, Objective, weighted
+from ptmjax.objectives.rtd import Rtd
+from ptmjax.objectives.seq2seq import Seq2Seq
 from ptmjax.types import Key, Keys, Sum, UserError
 
 KEYS = Keys(None, Key(jax.random.key(0), jnp.arange(2)))
@@ -74,6 +76,13 @@ def test_two_terms_of_one_name_promise_nothing():
 def test_an_encoding_without_terms_is_refused():
     with pytest.raises(UserError, match="terms is 0; it must be at least 1"):
         Encoding([])
+
+
+def test_a_misspelt_network_names_those_that_there_are():
+    batch = {"tokens": jnp.ones((1, 2), jnp.int32), "targets": jnp.ones((1, 2), jnp.int32), "weights": jnp.ones((1, 2))}
+    for objective, name in ((Encoding([Half("a")], net="modle"), "modle"), (Seq2Seq(net="modle"), "modle"), (Rtd(1), "generator")):
+        with pytest.raises(UserError, match=f"asks for network '{name}', Experiment.networks has 'model': name one"):
+            objective.losses({"model": Net()}, batch, KEYS, jnp.int32(0), {})
 
 
 def test_networks_have_their_own_dropout_key():

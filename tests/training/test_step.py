@@ -160,6 +160,23 @@ def test_weights_and_losses_must_name_the_same():
         run(p, [unequal(4)])
 
 
+def test_a_coefficient_of_no_loss_and_a_name_of_two_numbers_are_refused():
+    """The first would have no effect, the second hide a number."""
+    objective, batch = Square(), unequal(4)
+    p = plan(objective)
+    trace = lambda: make_step(p).eval_shape(p.abstract, batch)
+    with jax.set_mesh(p.mesh):
+        objective.coefficients = {"sqare": 2.0}
+        with pytest.raises(UserError, match=r"Square.coefficients has \['sqare'\], its losses are \['rows', 'square'\]"):
+            trace()
+        objective.coefficients = {}
+        losses = objective.losses
+        for name in ("square", "grad_norm"):
+            objective.losses = lambda *given, name=name: (*(found := losses(*given))[:2], {name: found[2]["big"]})
+            with pytest.raises(ValueError, match=rf"Square: \['{name}'\] name two numbers of a step"):
+                trace()
+
+
 def test_nothing_scored_is_loss_zero_and_no_change():
     b = batch() | {"weights": jnp.zeros((8, 19)), "row_weights": jnp.zeros(8)}
     first = {n: np.asarray(x) for n, x in plan().create().params.items()}
