@@ -104,7 +104,7 @@ def ranked(folder, numbers, keep=3, best="validation/loss"):
     (None, [0.5, 0.6, 0.7, 0.8, 0.9], [3, 4, 5], None),
 ])
 def test_the_newest_and_the_best_are_kept(tmp_path, best, numbers, kept, first):
-    """Of the first row, a policy of metrics alone keeps steps 1 to 3 where it takes more for better (PITFALLS 49)."""
+    """Of the first row, a policy of metrics alone keeps steps 1 to 3 where it takes more for better (pitfall 49)."""
     store = ranked(tmp_path, numbers, best=best)
     assert store.steps() == kept and store.best_of(kept) == first
     assert bits(restored(tmp_path, kept[-1])[0]) == bits(state_of(kept[-1]))
