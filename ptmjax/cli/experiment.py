@@ -224,13 +224,24 @@ class Data:
         counts["unknown tokens"] = 0 if unk is None else int(sum(records.counts[unk] for records in self.prepare()))
         more = ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in counts.items() if n)
         said = f"{self.task.name}: {len(self.training):,} training and {len(self.validation):,} validation records ({more})"
-        return "\n".join([said, *warnings(counts)])
+        return "\n".join([said, *warnings(counts), *self.without_target()])
+
+    def without_target(self) -> list[str]:
+        """A line where many of the first SEEN rows of training, or of what is held out, have no place that is scored: their loss is 0
+        over 0, which is 0, and a run of such rows alone would look like one that has learnt all there is."""
+        sources = [s for s in (self.source, self.heldout_source) if "weights" in s.spec]
+        rows = [s.examples(np.arange(min(SEEN, len(s.records))))["weights"] > 0 for s in sources]
+        share = max((1 - x.any(1).mean() for x in rows), default=0.0)
+        return [f"warning: {share:.1%} of rows have nothing that is scored: their text is unknown characters, or words longer than what is "
+                "masked of a row"] if share > 0.1 else []
 
 
+SEEN = 256  # rows
 HIGH = {  # what is counted -> (of what, the share from which it is told, what it means)
     "unknown tokens": ("tokens", 0.01, "characters that the vocabulary lacks: train one on this text, or take another"),
     "duplicates": ("documents", 0.05, "documents that repeat another: a model learns those by heart"),
     "dropped": ("documents", 0.1, "documents too short for a record: is a document a line? (--style=line, --field)"),
+    "lone_sentences": ("documents", 0.1, "documents of one sentence, so that no next one follows: put blank lines between documents only"),
     "dropped_tokens": ("all tokens", 0.1, "tokens that fill no record: documents are short for rows of this length"),
     "invalid bytes": ("tokens", 0.001, "bytes that are not UTF-8: is the text in another encoding?"),
 }

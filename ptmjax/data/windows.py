@@ -98,18 +98,19 @@ class Sentences:
         _check(self.length, self.minimum)
 
     def __call__(self, documents: Iterable[str], vocabulary: Vocabulary, counts: collections.Counter | None = None) -> Iterator[dict]:
-        """Yields tokens int32 [<= length], starts int32 [sentences], document int32 [1]; `counts` as in Blocks."""
+        """Yields tokens int32 [<= length], starts int32 [sentences], document int32 [1]; `counts` as in Blocks, and gets
+        lone_sentences: the documents of one sentence, for which no next one can follow."""
         counts = collections.Counter() if counts is None else counts
         for text in documents:
-            kept, document = 0, _number(text)
+            kept, document, total = 0, _number(text), 0
             for block in self._blocks(text, vocabulary):
-                tokens = np.concatenate(block)
+                tokens, total = np.concatenate(block), total + len(block)
                 if len(tokens) >= self.minimum:
                     kept += len(tokens)
                     yield {"tokens": tokens, "starts": np.cumsum([0, *map(len, block[:-1])], dtype=np.int32), "document": document}
                 else:
                     counts["dropped_tokens"] += len(tokens)
-            counts.update(documents=1, tokens=kept, dropped=int(kept == 0))
+            counts.update(documents=1, tokens=kept, dropped=int(kept == 0), lone_sentences=int(total == 1))
 
     def _blocks(self, text: str, vocabulary: Vocabulary) -> Iterator[list[np.ndarray]]:
         """As many sentences a time as fit, tokens of each."""

@@ -5,7 +5,7 @@ B rows, L length, K slots.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from ptmjax.types import Array, Batch, Keys, PyTree, Sum, UserError, at_least, fold, one_of
+from ptmjax.types import Array, Batch, Keys, PyTree, Sum, UserError, at_least, fold
 
 Nets = Mapping[str, Any]  # name -> network, of which an objective uses encode, decode, head and nll
 Losses = tuple[dict[str, Sum], PyTree, dict[str, Sum]]  # losses, carry, metrics
@@ -57,7 +57,7 @@ class Encoding(Objective):
         return joined(term.weights(batch) for term in self.terms)
 
     def losses(self, nets: Nets, batch: Batch, keys: Keys, step: Array, carry: PyTree) -> Losses:
-        net = named(nets, self.net)
+        net = network(nets, self.net)
         out = net.encode(batch, fold(keys.dropout, self.net))
         found = [term.losses(net, out, batch, keys) for term in self.terms]
         joined(sums | metrics for sums, metrics in found)  # nor may one term's loss be called as another's metric
@@ -65,9 +65,10 @@ class Encoding(Objective):
         return sums, carry, metrics
 
 
-def named(nets: Nets, name: str) -> Any:
-    """A network; UserError where the experiment has none of that name."""
-    one_of("the network of the objective", name, nets)
+def network(nets: Nets, name: str) -> Any:
+    """The network of that name; UserError where the experiment has none."""
+    if name not in nets:
+        raise UserError(f"the objective asks for network {name!r}, Experiment.networks has {', '.join(map(repr, sorted(nets)))}: name one")
     return nets[name]
 
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from ptmjax.objectives.base import Losses, Nets, Objective, check_scores, named, weighted
+from ptmjax.objectives.base import Losses, Nets, Objective, check_scores, network, weighted
 from ptmjax.types import Array, Batch, Keys, PyTree, Slots, Sum, at_least, cross_entropy, fold, slots
 
 
@@ -31,14 +31,14 @@ class Rtd(Objective):
 
     def losses(self, nets: Nets, batch: Batch, keys: Keys, step: Array, carry: PyTree) -> Losses:
         at = slots(batch["weights"], self.slots)
-        net, targets = named(nets, "generator"), at.take(batch["targets"])
+        net, targets = network(nets, "generator"), at.take(batch["targets"])
         scores = net.head("mlm", net.encode(batch, fold(keys.dropout, "generator")).state, at)
         mlm, hit, _ = cross_entropy(scores, targets)
         sampled = keys.sample.fold("rtd").each(jax.random.categorical, jax.lax.stop_gradient(scores))
         original = jnp.where(batch["weights"] > 0, batch["targets"], batch["tokens"])
         shown = put(original, at, sampled)
         replaced, w = (shown != original).astype(jnp.float32), real(batch)
-        net = named(nets, "discriminator")
+        net = network(nets, "discriminator")
         h = net.encode({**batch, "tokens": shown}, fold(keys.dropout, "discriminator")).state
         score = net.head("rtd", h).astype(jnp.float32)
         check_scores("rtd", score.shape, (*shown.shape, 1))

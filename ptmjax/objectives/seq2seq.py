@@ -2,7 +2,7 @@
 
 B rows.
 """
-from ptmjax.objectives.base import Losses, Nets, Objective, named, weighted
+from ptmjax.objectives.base import Losses, Nets, Objective, network, weighted
 from ptmjax.types import Array, Batch, Keys, PyTree, at_least, fold
 
 
@@ -22,7 +22,7 @@ class Seq2Seq(Objective):
         return dict.fromkeys(("seq2seq", *self.coefficients), batch["weights"].sum())
 
     def losses(self, nets: Nets, batch: Batch, keys: Keys, step: Array, carry: PyTree) -> Losses:
-        net, key, w = named(nets, self.net), fold(keys.dropout, self.net), batch["weights"]
+        net, key, w = network(nets, self.net), fold(keys.dropout, self.net), batch["weights"]
         h = net.decode(batch, net.encode(batch, key).state, key).state
         loss, hit, log_z = net.nll(self.head, h, batch["targets"])
         sums = {"seq2seq": weighted(loss, w)} | {name: weighted(log_z**2, w) for name in self.coefficients}

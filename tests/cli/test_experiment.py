@@ -137,11 +137,25 @@ def test_memory_is_what_a_container_leaves(tmp_path):
         assert found() == limit
 
 
+def test_rows_without_a_target_are_told(tmp_path, monkeypatch):
+    """Pitfall 4: where every word is longer than what is masked of a row the loss is 0, as if all had been learnt."""
+    text, found = tmp_path / "t.txt", {}
+    for known in (60, 40, 0):
+        text.write_text("\n\n".join(f"of the sea {i}" if i < known else f"zqxjkv{i}" for i in range(60)))
+        monkeypatch.setattr(Data, "task", Task("static", str(text), V, Blocks(16), Masking(V, 18, whole=True), holdout=6))
+        found[known] = Data(stage(), 3, tmp_path / f"cache{known}").without_target()
+    assert found[60] == [] and len(found[40]) == 1 and found[0][0].startswith("warning: 100.0% of rows have nothing that is scored")
+    label = lambda example, rng, lookup: {"label": np.int32(1)}
+    assert Data(stage(corruption=label, readout=label), 3, tmp_path / "cache0").without_target() == []
+
+
 @pytest.mark.parametrize("counts, told", [
     ({"documents": 100, "tokens": 1000, "unknown tokens": 10, "duplicates": 5, "dropped": 10, "dropped_tokens": 111, "invalid bytes": 1}, []),
     ({"documents": 100, "tokens": 1000, "unknown tokens": 11}, ["1.1% of tokens are characters that the vocabulary lacks"]),
     ({"documents": 100, "tokens": 1000, "duplicates": 6, "dropped": 11}, ["6.0% of documents are documents that repeat", "11.0% of documents are documents too short"]),
     ({"documents": 100, "tokens": 1000, "dropped_tokens": 250, "invalid bytes": 2}, ["20.0% of tokens are tokens that fill no record", "0.2% of tokens are bytes that are not UTF-8"]),
+    ({"documents": 100, "tokens": 1000, "lone_sentences": 10}, []),
+    ({"documents": 100, "tokens": 1000, "lone_sentences": 100}, ["100.0% of documents are documents of one sentence, so that no next one follows"]),
     ({}, []),
 ])
 def test_a_share_of_the_text_that_is_high_is_told(counts, told):

@@ -9,6 +9,7 @@ import pytest
 import seqio
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
+from ptmjax.tasks.corpora import EN_PD_4096
 
 from ptmjax.data import adapters, loader
 from ptmjax.data.masking import Masking
@@ -17,6 +18,7 @@ from ptmjax.data.pairs import Pairs
 from ptmjax.data.records import build
 from ptmjax.data.spans import Spans
 from ptmjax.data.task import Task
+from ptmjax.data.trainers import train_wordpiece
 from ptmjax.data.vocabulary import SentencePiece
 from ptmjax.data.windows import Blocks, Joined, Segmented, Sentences
 from ptmjax.data.wordpiece import WordPiece
@@ -173,6 +175,32 @@ def test_marked_words_pass_through_seqio(tmp_path):
         seqio.TaskRegistry.remove("zh_halves")
     weights = np.array([e["weights"] for e in found])
     assert len(weights) > 20 and (weights[:, 1:7:2] == weights[:, 2:7:2]).all() and (weights.sum(1) == 2).all()
+
+
+ODD = ["The quick brown fox's tail, 3.14 times!", "Elle a mangé l'œuf à Noël; ça va?", "Straße, Größe, Maß: ein Übel", "İstanbul'da ışık, ığdır İ i", "Ёлка, йод и Й \u0438\u0306",
+       "Ἀθῆναι, ΌΣΟΣ ς", "你好，世界！我喜欢你。", "カタカナ ｶﾅ ひらがな", "한국어 문장입니다.", "العربية مَكْتُوبَة", "हिन्दी में क्षमा", "ไทยภาษา", "👩\u200d👩\u200d👧 emoji 😀🇩🇪 ok",
+       "e\u0301 é", "a\u00a0b\u3000c\u200bd", "ﬁ ½ ① ™ …", "soft\u00adhyphen", "tab\tand\u2028line", "don't—stop “quotes”", "Tiếng Việt có dấu"]
+
+
+@pytest.mark.parametrize("kind", ["sentencepiece", "wordpiece"])
+def test_a_text_of_many_scripts_has_the_same_ids_on_both_routes(kind, tmp_path):
+    """Pitfall 31: 200 lines. SentencePiece's own operation in a graph of TensorFlow gives them as well; that of tensorflow_text for
+    BERT does not (it makes ss of ß), so there is one tokeniser for both routes, which test_wordpiece holds to transformers'."""
+    lines = [f"{one} {ODD[(7 * i + k) % 20]} {k}" for i, one in enumerate(ODD) for k in range(10)]
+    (tmp_path / "many.txt").write_text("\n".join(lines), encoding="utf-8")
+    if kind == "wordpiece":
+        train_wordpiece(lines, str(tmp_path / "vocab.txt"), 900)
+    vocabulary = EN_PD_4096 if kind == "sentencepiece" else WordPiece(tmp_path / "vocab.txt")
+    task = Task("many", str(tmp_path / "many.txt"), vocabulary, Blocks(126), Masking(vocabulary, 128), style="line", holdout=10**6, shards=1)
+    adapters.register(task)
+    try:
+        found = [e["targets"][1 : e["segments"].sum() - 1].tolist() for e in through_seqio("many", shuffle=False)]
+    finally:
+        seqio.TaskRegistry.remove("many")
+    assert len(lines) == 200 and found == [vocabulary.encode(line).tolist() for line in lines]
+    if kind == "sentencepiece":
+        graph = seqio.SentencePieceVocabulary(vocabulary.path).tf_tokenizer.tokenize(lines)
+        assert graph.to_list() == found
 
 
 def test_read(tasks):

@@ -15,6 +15,9 @@ from ptmjax.data import loader
 from ptmjax.data.loader import Source, batches, evaluation
 from ptmjax.data.masking import Masking
 from ptmjax.data.order import Sequential, Shuffled, Streams
+from ptmjax.data.records import records
+from ptmjax.data.task import Task
+from ptmjax.data.windows import Blocks
 from ptmjax.types import BATCH, UserError
 
 RECORDS = [{"tokens": np.arange(5 + i, 5 + i + 3 + i % 9, dtype=np.int32)} for i in range(50)]
@@ -97,6 +100,16 @@ def test_every_epoch_shows_every_record_once_with_fresh_masks(source):
     assert set(seen[0]) == set(seen[1]) == set(range(50))
     same = [np.array_equal(seen[0][i], seen[1][i]) for i in range(50)]
     assert sum(same) < 25
+
+
+def test_stopped_inside_the_second_epoch(english):
+    """Pitfall 50: of 10 records in batches of 2, the steps from 8 on read what they read in a run that was not stopped after 7."""
+    source = Source(RECORDS[:10], Shuffled(10, 1), Masking(english, 12), 3, "t")
+    whole, rest = (list(batches(source, 2, sharding(), begin, 15)) for begin in (0, 7))
+    for a, b in zip(whole[7:], rest, strict=True):
+        equal(a, b)
+    epochs = np.concatenate([b["index"] for b in whole]).reshape(3, 10)
+    assert [sorted(epoch) for epoch in epochs.tolist()] == [list(range(10))] * 3 and len({tuple(epoch) for epoch in epochs.tolist()}) == 3
 
 
 def test_static_masks_come_again_after_dupe_factor_epochs(source, english):
@@ -229,6 +242,24 @@ def test_a_host_may_hold_filler_alone(source, monkeypatch):
     found = list(evaluation(source, 8, held))
     assert [b["index"].tolist() for b in found] == [list(range(8 * s + 4, 8 * s + 8)) for s in range(6)] + [[-1] * 4]
     assert {key: (x.shape, x.dtype) for key, x in found[6].items()} == {key: (x.shape, x.dtype) for key, x in found[0].items()}
+
+
+@pytest.mark.parametrize("hosts", [1, 2, 4, 8])
+@pytest.mark.parametrize("texts", [1, 3])
+def test_hosts_share_the_records_whatever_the_number_of_files(english, tmp_path, monkeypatch, texts, hosts):
+    """Pitfall 56: over files of 7 lines every epoch is dealt to the hosts whole and without overlap, and an evaluation too."""
+    for number in range(texts):
+        (tmp_path / f"{number}.txt").write_text("\n".join(f"line {i} of file {number}" for i in range(7)))
+    made = records(Task("lines", str(tmp_path / "*.txt"), english, Blocks(16), None, style="line", holdout=10**6), "train")
+    source, n = Source(made, Shuffled(7 * texts, 1), Masking(english, 18), 3, "t"), 7 * texts
+    monkeypatch.setattr(loader, "_place", lambda local, *rest: local)
+    part = lambda host: python_types.SimpleNamespace(
+        shard_shape=lambda shape: shape, addressable_devices_indices_map=lambda shape: {0: (slice(host * 8 // hosts, (host + 1) * 8 // hosts),)})
+    read = lambda of: np.concatenate([np.stack([b["index"] for b in of(part(host))]) for host in range(hosts)], 1)
+    trained, shown = read(lambda p: batches(source, 8, p, 0, n)), read(lambda p: evaluation(source, 8, p))
+    assert trained.shape == (n, 8) and [sorted(epoch) for epoch in trained.reshape(8, n).tolist()] == [list(range(n))] * 8
+    assert (trained.ravel() == source.order(np.arange(8 * n))[0]).all()
+    assert shown[shown >= 0].tolist() == list(range(n)) and shown.size - n < 8
 
 
 MESHES = """

@@ -65,7 +65,7 @@ def test_shares_of_mask_random_and_kept(english):
     shown, target = out["tokens"][chosen], out["targets"][chosen]
     assert len(shown) == 5400 * 19 > 1e5
     masked, kept = shown == english.mask, shown == target
-    assert abs(masked.mean() - 0.8) < 0.01 and abs(kept.mean() - 0.1) < 0.01
+    assert abs(masked.mean() - 0.8) < 0.01 and abs(kept.mean() - 0.1) < 0.01 and abs((~masked & ~kept).mean() - 0.1) < 0.01
     drawn = shown[~masked & ~kept]
     assert drawn.min() == 5 and drawn.max() >= 4090 and drawn.max() < english.size  # ordinary ids, to both ends
     halves = np.bincount(drawn // 512, minlength=8) / len(drawn)
@@ -105,6 +105,7 @@ def test_nothing_to_choose(abc):
 def test_long_rows_are_cut(abc):
     out = Masking(abc, 5)(example(abc), rng(), [])
     assert out["targets"].tolist() == [16, 2, 3, 4, 0] and out["segments"].all()
+    assert Masking(abc, 5)(example(abc, "a b c"), rng(), [])["targets"].tolist() == [16, 2, 3, 4, 0]  # what fits exactly keeps its SEP too
 
 
 def test_masks_are_fresh_by_epoch_and_record_and_else_the_same(english):
@@ -245,6 +246,8 @@ def test_words_larger_than_the_rest_of_the_budget_are_passed_over(pieces):
     assert (out["weights"] == np.array([0, 0, 0, 0, 1, 0, 0, 0])).all()
     out = many(Masking(pieces, 8, rate=0.3, whole=True), example(pieces, "un ##aff ##able"), 300)
     assert not out["weights"].any()
+    out = many(Masking(pieces, 8, rate=0.5, whole=True), example(pieces, "un ##aff ##able dog"), 1000)  # 3 of 6
+    assert {tuple(np.flatnonzero(row).tolist()) for row in out["weights"]} == {(1, 2, 3), (4,)}
 
 
 def test_a_row_that_begins_inside_a_word(pieces):

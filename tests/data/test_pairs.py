@@ -205,6 +205,24 @@ def test_shorten_is_berts_walk(a, b, most, seed):
     assert (len(left), len(right)) == (x, y) and run(left.tolist()) and run(right.tolist())
 
 
+def test_two_documents_over_a_thousand_generators(english):
+    """Pitfall 8: a random B is never of A's document, and half of the pairs are random."""
+    records, label = [record(1, [3] * 20), record(2, [3] * 20, 205)], []
+    for i in range(500):
+        out = draw(Pairs(Masking(english, L), short=0.0), records, epoch=i)
+        for row in (0, 1):
+            a, b = parts(out, row)
+            assert {of_document(t) for t in a} == {row} and {of_document(t) for t in b} == {row ^ int(out["label"][row])}
+        label += out["label"].tolist()
+    assert len(label) == 1000 and abs(np.mean(label) - 0.5) < 0.05
+
+
+def test_ten_and_four_of_eight_are_four_and_four():
+    """Pitfall 8: the longer side loses tokens first, from either end."""
+    found = [shorten(np.arange(10), np.arange(4), 8, np.random.default_rng(i)) for i in range(50)]
+    assert {(len(a), b.tolist() == [0, 1, 2, 3]) for a, b in found} == {(4, True)} and len({int(a[0]) for a, _ in found}) > 3
+
+
 def test_shorten_takes_from_both_ends():
     front = [int(shorten(np.arange(30), np.arange(10), 20, np.random.default_rng(i))[0][0]) for i in range(2000)]
     assert abs(np.mean(front) - 10) < 0.25 and abs(np.var(front) - 5) < 0.7  # binomial(20, .5)

@@ -115,6 +115,13 @@ def test_short_texts_never_give_an_empty_target():
     assert spans.readout()({"tokens": np.zeros(0, np.int32)}, rng(), [])["weights"].sum() == 0
 
 
+def test_eos_stands_behind_what_was_cut_off():
+    """Pitfall 34: of 5 .. 14 in a row for fewer, EOS is the last of inputs and targets; what fits exactly keeps it too."""
+    for n in (3, 10):
+        out = Spans(Ids(), 4)({"tokens": np.arange(5, 5 + n, dtype=np.int32)}, rng(), [])
+        assert (out["tokens"].tolist(), out["targets"].tolist()) == ([5, 6, 32099, 1], [32099, 7, 1])
+
+
 def test_extremes():
     text = np.arange(10, 20, dtype=np.int32)
     many = Spans(Ids(), 16, rate=0.9, mean=1)

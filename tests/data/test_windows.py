@@ -37,6 +37,23 @@ def test_a_long_document_is_numbered_once(abc, monkeypatch):
     assert len(list(Blocks(3)([" ".join("a" * 999)], abc))) == 333 and len(seen) == 1
 
 
+def test_every_block_is_a_row_between_cls_and_sep(abc):
+    """Pitfall 6: no row begins amid a text, the short last one is as long as all others, a corpus below one row is one row."""
+    rows = lambda texts: Masking(abc, 8).rows(records := list(Blocks(6)(texts, abc)), [counter(0, "t", i, 0) for i in range(len(records))], [])
+    out, pad = rows(["a b c d e", "f g h i"]), [abc.pad]
+    assert out["targets"].tolist() == [[abc.cls, 2, 3, 4, 5, 6, abc.sep] + pad, [abc.cls, 7, 8, 9, 10, abc.sep] + 2 * pad]
+    assert out["segments"].tolist() == [[1] * 7 + [0], [1] * 6 + [0] * 2]
+    assert rows(["a"])["targets"].tolist() == [[abc.cls, 2, abc.sep] + 5 * pad]
+    assert [abc.decode(row[1:-1]) for row in rows(["a b c d e f g h i j k l"])["targets"]] == ["a b c d e f", "g h i j k l"]
+
+
+def test_a_text_with_blank_lines_between_its_sentences_is_counted(abc):
+    """Pitfall 8: each is a document then, and every next sentence another document's."""
+    counts = collections.Counter()
+    list(Sentences(6)(["a b c", "d", "a b. c d", "a b c d e f g h"], abc, counts))
+    assert counts["lone_sentences"] == 2  # the last is cut into two
+
+
 def test_blocks_keep_a_corpus_shorter_than_one_block(abc):
     assert [abc.decode(r["tokens"]) for r in Blocks(100)(["a b"], abc)] == ["a b"]
 
@@ -77,7 +94,7 @@ def test_sentences_are_packed_whole(abc):
     assert [(abc.decode(r["tokens"]), r["starts"].tolist()) for r in made] == [
         ("a b c d e", [0, 3]), ("f g h", [0, 2]), ("a b c d e f", [0]), ("g h i j", [0, 3]), ("k k", [0, 1])]  # a sentence of 9 is cut into 6 and 3
     assert [r["document"].item() == made[0]["document"].item() for r in made] == [True] * 4 + [False]
-    assert counts == dict(documents=3, tokens=20, dropped=1, dropped_tokens=1)
+    assert counts == dict(documents=3, tokens=20, dropped=1, dropped_tokens=1, lone_sentences=1)
     assert {key: x.dtype.name for key, x in made[0].items()} == Sentences.schema
 
 
@@ -169,6 +186,9 @@ def test_chinese_words_are_masked_whole(chinese):
 def test_words_that_disagree_with_the_text_fall_back_to_pieces(chinese):
     mark = lambda text, said: next(Segmented(Blocks(20), Told(said))([text], chinese))["words"].tolist()
     assert mark("我喜欢你", "我/喜欢/你") == [1, 1, 0, 1]
+    (record,), (plain,) = Segmented(Blocks(20), Told("我/喜欢/你"))(["我喜欢你"], chinese), Blocks(20)(["我喜欢你"], chinese)
+    of = scored(Masking(chinese, 6, rate=0.4, whole=True), record)
+    assert (record["tokens"] == plain["tokens"]).all() and {tuple(row) for row in of.tolist()} == {(False, True, True, False), (True, False, False, True)}
     assert mark("我喜欢你", "") == mark("我喜欢你", "XX/欢喜/我你") == [1, 1, 1, 1]
     assert mark("我喜欢你", "XX/喜欢") == mark("我喜欢你", "喜欢") == [1, 1, 0, 1]
     assert mark("unaff 喜欢", "unaff/喜欢") == mark("unaff 喜欢", "unaff/ /喜欢") == [1, 0, 1, 0]

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from ptmjax.objectives.base import Encoding, Objective, weighted
+from ptmjax.objectives.rtd import Rtd
+from ptmjax.objectives.seq2seq import Seq2Seq
 from ptmjax.types import Key, Keys, Sum, UserError
 
 KEYS = Keys(None, Key(jax.random.key(0), jnp.arange(2)))
@@ -76,6 +78,13 @@ def test_an_encoding_without_terms_is_refused():
         Encoding([])
 
 
+def test_a_misspelt_network_names_those_that_there_are():
+    batch = {"tokens": jnp.ones((1, 2), jnp.int32), "targets": jnp.ones((1, 2), jnp.int32), "weights": jnp.ones((1, 2))}
+    for objective, name in ((Encoding([Half("a")], net="modle"), "modle"), (Seq2Seq(net="modle"), "modle"), (Rtd(1), "generator")):
+        with pytest.raises(UserError, match=f"asks for network '{name}', Experiment.networks has 'model': name one"):
+            objective.losses({"model": Net()}, batch, KEYS, jnp.int32(0), {})
+
+
 def test_networks_have_their_own_dropout_key():
     seen = []
 
@@ -88,8 +97,3 @@ def test_networks_have_their_own_dropout_key():
     for name in ("one", "two"):
         Encoding([Spy("a")], net=name).losses({name: Net()}, {}, keys, jnp.int32(0), {})
     assert (jax.random.key_data(seen[0].base) != jax.random.key_data(seen[1].base)).any()
-
-
-def test_a_network_of_another_name():
-    with pytest.raises(UserError, match="the network of the objective is 'reader'; it may be one of 'model'"):
-        Encoding([Half("a")], net="reader").losses({"model": Net()}, {}, KEYS, jnp.int32(0), {})

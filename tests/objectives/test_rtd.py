@@ -47,6 +47,7 @@ def test_replaced_is_what_differs_from_the_original():
     assert found["rtd"] == pytest.approx(want, rel=1e-5) and found["replaced"] == 0.25
     assert (found["rtd_accuracy"], found["precision"], found["recall"]) == (0.75, 0.5, 1.0) and found["f1"] == pytest.approx(2 / 3)
     assert found["generator_accuracy"] == 0.5 and found["overflow"] == 0 and found["auc"] == 1
+    assert Rtd(2).total({"mlm": 2.0, "rtd": 0.1}) == pytest.approx(7.0)  # the generator's loss and 50 times the discriminator's
 
 
 def test_a_scored_position_without_a_slot_shows_the_original_and_is_counted():

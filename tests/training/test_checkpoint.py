@@ -104,7 +104,7 @@ def ranked(folder, numbers, keep=3, best="validation/loss"):
     (None, [0.5, 0.6, 0.7, 0.8, 0.9], [3, 4, 5], None),
 ])
 def test_the_newest_and_the_best_are_kept(tmp_path, best, numbers, kept, first):
-    """Of the first row, a policy of metrics alone keeps steps 1 to 3 where it takes more for better (PITFALLS 49)."""
+    """Of the first row, a policy of metrics alone keeps steps 1 to 3 where it takes more for better (pitfall 49)."""
     store = ranked(tmp_path, numbers, best=best)
     assert store.steps() == kept and store.best_of(kept) == first
     assert bits(restored(tmp_path, kept[-1])[0]) == bits(state_of(kept[-1]))
@@ -123,6 +123,17 @@ def test_one_store_keeps_the_best_too(tmp_path):
     assert not store.improved(7, {}) and not store.improved(7, {"validation/mlm": 0.1}) and not Checkpoints(tmp_path).improved(7, {"validation/loss": 0.1})
 
 
+def test_a_run_that_was_set_back_saves_again(tmp_path):
+    """Pitfall 49: whoever removes the newest step goes on from the one before; a lower step than one that is there is written too."""
+    stored(tmp_path, [100, 200], keep=2)
+    shutil.rmtree(tmp_path / "200")
+    assert bits(restored(tmp_path)[0]) == bits(state_of(100))
+    assert bits(restored(stored(tmp_path, [150], keep=2))[0]) == bits(state_of(150))
+    stored(tmp_path, [50], keep=9)
+    assert Checkpoints(tmp_path).steps() == [50, 100, 150]
+    assert bits(Checkpoints(tmp_path).params(like(state_of(50)["params"]), 50)[1]) == bits(state_of(50)["params"])
+
+
 def test_a_step_by_its_number(tmp_path):
     said, wanted = [], like(state_of(1)["params"])
     store = Checkpoints(stored(tmp_path, [3, 6]), say=said.append)
@@ -134,7 +145,8 @@ def test_a_step_by_its_number(tmp_path):
     assert store.params(wanted)[0] == 6 and not said and store.steps() == [3, 6]
 
 
-@pytest.mark.parametrize("before, after", [((2, 2, 2), (8, 1, 1)), ((8, 1, 1), (1, 2, 4)), ((1, 1, 1), (2, 2, 2)), ((2, 2, 2), (1, 1, 1))])
+@pytest.mark.parametrize("before, after", [((2, 2, 2), (8, 1, 1)), ((8, 1, 1), (1, 2, 4)), ((1, 1, 1), (2, 2, 2)), ((2, 2, 2), (1, 1, 1)), ((8, 1, 1), (2, 2, 1)),
+                                           ((8, 1, 1), (1, 1, 1))])
 def test_another_mesh_reads_the_same_bits(tmp_path, before, after):
     mesh = lambda shape: make_mesh("data={},fsdp={},model={}".format(*shape), jax.devices()[: int(np.prod(shape))])
     store = Checkpoints(tmp_path)
@@ -144,6 +156,9 @@ def test_another_mesh_reads_the_same_bits(tmp_path, before, after):
     found = Checkpoints(tmp_path).restore(lambda _: like(wanted))
     assert bits(found) == bits(state_of(5))
     assert jax.tree.map(lambda x, w: x.sharding == w.sharding, found, wanted) == jax.tree.map(lambda x: True, wanted)
+    plain = Checkpoints(tmp_path).some_params(sorted)[1]
+    assert {f"params/{name}": x.tobytes() for name, x in plain.items()} == {n: x for n, x in bits(state_of(5)).items() if n.startswith("params/")}
+    assert all(type(x) is np.ndarray for x in plain.values())
 
 
 def test_a_save_holds_the_state_of_its_moment(tmp_path):

@@ -8,8 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 from orbax.checkpoint import v1 as ocp
 
+from ptmjax.data.loader import Source, evaluation
+from ptmjax.data.order import Sequential
 from ptmjax.parallel.sharding import rows_sharding
 from ptmjax.training import loop
 from ptmjax.training.loop import Every, plan_of
@@ -295,6 +299,21 @@ def test_many_records_are_cut_short():
         loop.check_finite(2, 7, state, batch)
 
 
+def test_seven_records_in_a_batch_of_eight():
+    """Pitfall 54: each is counted once, on one device and on eight, and the line says so."""
+    source, stage = Source(tiny.RECORDS[:7], Sequential(7), tiny.shift, 1, "tiny"), tiny.stage(tiny.lstm, 3)
+    params = plan_of(stage, tiny.mesh_of(*ONE), 3).create().params
+
+    def found(rows, *shape):
+        plan = plan_of(dataclasses.replace(stage, rows=rows), tiny.mesh_of(*shape), 3)
+        evaluate, there = loop.make_eval(plan.build, plan.objective), jax.device_put(params, NamedSharding(plan.mesh, P()))
+        with jax.set_mesh(plan.mesh):
+            return loop.evaluate(plan, evaluate, there, 0, evaluation(source, rows, rows_sharding(plan.mesh), streams=True))
+
+    whole, one, eight = found(7, *ONE), found(8, *ONE), found(8, 8, 1, 1)
+    assert one == pytest.approx(whole, rel=1e-6) and eight == pytest.approx(whole, rel=1e-6) and whole["records"] == 7
+
+
 def test_an_evaluation_does_not_depend_on_the_batch_size():
     stage = tiny.stage(tiny.lstm, 3)
     params = plan_of(stage, tiny.mesh_of(*ONE), 3).create().params
@@ -306,6 +325,7 @@ def test_an_evaluation_does_not_depend_on_the_batch_size():
             return loop.evaluate(plan, evaluate, params, 0, stage.heldout["heldout"](rows_sharding(plan.mesh), rows))
 
     small, large = found(4), found(32)
+    assert found(4) == small, "twice on one state, the same bits"
     assert small["records"] == large["records"] == tiny.HELDOUT and small["loss"] == small["lm"]
     assert small["lm"] == pytest.approx(large["lm"], rel=1e-6) and small["accuracy"] == pytest.approx(large["accuracy"], abs=1e-7)
     assert np.isclose(small["lm"], math.log(tiny.SIZE), atol=0.2)

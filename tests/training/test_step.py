@@ -114,6 +114,16 @@ def test_micro_batches_of_bert_equal_the_whole_batch():
         assert np.abs(change[1][name] - change[0][name]).max() <= 2e-5 * np.abs(change[0][name]).max() + unit, name
 
 
+def test_more_micro_batches_need_less_memory():
+    """Pitfall 44: what a step holds beside parameters and optimizer."""
+    held = []
+    for micro in (1, 8):
+        p = plan(build=Build({"model": Deep}), rows=512, micro=micro)
+        with jax.set_mesh(p.mesh):
+            held.append(make_step(p).lower(p.abstract, batch(512)).compile().memory_analysis().temp_size_in_bytes)
+    assert held[1] < 0.5 * held[0], held
+
+
 def test_the_mean_is_over_the_whole_batch_not_of_means():
     """Micro-batch A scores 4.0 over 2 tokens in all, B 1.0 a token over 8: 1.6 each way."""
     class Given(Objective):
@@ -148,6 +158,23 @@ def test_weights_and_losses_must_name_the_same():
     p = plan(Other())
     with pytest.raises(ValueError, match=r"Other: weights\(\) names \['sqare'\], losses\(\) names \['rows', 'square'\]"):
         run(p, [unequal(4)])
+
+
+def test_a_coefficient_of_no_loss_and_a_name_of_two_numbers_are_refused():
+    """The first would have no effect, the second hide a number."""
+    objective, batch = Square(), unequal(4)
+    p = plan(objective)
+    trace = lambda: make_step(p).eval_shape(p.abstract, batch)
+    with jax.set_mesh(p.mesh):
+        objective.coefficients = {"sqare": 2.0}
+        with pytest.raises(UserError, match=r"Square.coefficients has \['sqare'\], its losses are \['rows', 'square'\]"):
+            trace()
+        objective.coefficients = {}
+        losses = objective.losses
+        for name in ("square", "grad_norm"):
+            objective.losses = lambda *given, name=name: (*(found := losses(*given))[:2], {name: found[2]["big"]})
+            with pytest.raises(ValueError, match=rf"Square: \['{name}'\] name two numbers of a step"):
+                trace()
 
 
 def test_nothing_scored_is_loss_zero_and_no_change():
