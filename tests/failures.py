@@ -179,6 +179,7 @@ FAILURES = [
     Failure("a second `ptmjax train` in the folder", second),
     Failure("one of two processes: kill -9 in step 5", of_two("step", 5, LATE), processes=2),
     Failure("one of two processes: kill -9 while step 6 is saved", of_two("save", 6, KILL), processes=2),
+    Failure("one of two processes: a fault of its own (step 5)", of_two("step", 5, "false"), processes=2),
     Failure("the first of two processes: kill -9 in step 5", lambda folder: train(folder, ("step", 5, LATE), NOTHING, of=1), processes=2),
     Failure("one of two processes: SIGTERM in step 5", of_two("step", 5, f"{TERM}; sleep 3"), processes=2),
 ]

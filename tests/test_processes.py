@@ -131,18 +131,18 @@ print(distributed.gathered(int(sys.argv[2]) + 5), int(multihost_utils.process_al
 
 # ------------------------------------------------------------------ a process that is lost, and the launcher
 @pytest.mark.slow
-@pytest.mark.parametrize("point", ["step", "save"])
-def test_one_that_is_lost_ends_the_other_in_time(command, tmp_path, point, number):
-    """In the collective of a step, or in a save that waits for both; what both go on from is whole."""
+@pytest.mark.parametrize("point, at, end, code", [("step", 4, "kill -9 $PPID", KILLED), ("save", 4, "kill -9 $PPID", KILLED), ("step", 5, "false", 1)])
+def test_one_that_is_lost_ends_the_other_in_time(command, tmp_path, point, at, end, code, number):
+    """In the collective of a step, in a save that waits for both, or by a fault of its own after a save; what both go on from is whole."""
     words = lambda i: [f"--coordinator={where}", "--processes=2", f"--process={i}"]
     where = address()
-    points = [("nothing", 0, "true"), (point, 4, f"touch {tmp_path / 'moment'}; kill -9 $PPID")]
-    both = [start([*COMMAND, *at, *command(tmp_path / "run", *words(i))[2:]]) for i, at in enumerate(points)]
-    finish(both[1], KILLED)
+    points = [("nothing", 0, "true"), (point, at, f"touch {tmp_path / 'moment'}; {end}")]
+    both = [start([*COMMAND, *where_at, *command(tmp_path / "run", *words(i))[2:]]) for i, where_at in enumerate(points)]
+    finish(both[1], code)
     said = finish(both[0], 2, distributed.HEARTBEAT + 30)
     seconds = time.time() - (tmp_path / "moment").stat().st_mtime
     assert "ptmjax: error: another process of this run is gone (" in said and "start all of them again" in said and "Traceback" not in said, said
-    number(f"one of two processes killed in a {point}: seconds until the other has ended", round(seconds, 1))
+    number(f"one of two processes ended in a {point} by {end}: seconds until the other has ended", round(seconds, 1))
     assert seconds < distributed.HEARTBEAT + 15
     said = joined(command, tmp_path / "run")
     assert "going on from step 2 of 6" in said[0] or "going on from step 4 of 6" in said[0], said

@@ -46,8 +46,8 @@ def add_processes(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--process", type=int, metavar="I", help="the number of this one, from 0")
 
 
-def join(args: argparse.Namespace, trains: bool = False) -> None:
-    distributed.start(args.coordinator, args.processes, args.process, args.distributed, trains)
+def join(args: argparse.Namespace) -> None:
+    distributed.start(args.coordinator, args.processes, args.process, args.distributed)
 
 
 def experiment(files: list[str], bindings: list[str], more: str = "") -> Experiment:

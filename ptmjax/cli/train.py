@@ -12,7 +12,7 @@ from ptmjax.cli import config, dry_run, folder, own, readout, session
 from ptmjax.cli.experiment import Data, Experiment, physical_memory, vocabulary_size
 from ptmjax.cli.watchers import Lost, Progress, TensorBoard, Wandb, check_wandb
 from ptmjax.convert import partial, published
-from ptmjax.parallel.distributed import first_alone
+from ptmjax.parallel.distributed import first_alone, of_the_first
 from ptmjax.parallel.mesh import make_mesh
 from ptmjax.training import loop
 from ptmjax.training.checkpoint import Checkpoints
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     check_wandb(args.wandb)
-    session.join(args, trains=True)
+    session.join(args)
     console = Console(soft_wrap=True, quiet=jax.process_index() != 0)
     experiment = session.experiment(args.gin_files, args.gin_bindings, own.bindings(args))
     console.print(session.about(), highlight=False)
@@ -121,7 +121,8 @@ def check_memory(plan: Plan) -> None:
 
 def initial(experiment: Experiment, workdir: epath.Path, stage: loop.Stage, data: Data, console: Console) -> Callable[[Plan], TrainState]:
     """What makes the state at step 0; a published model, or another run, is read before any folder is made."""
-    if (where := experiment.init_from) is None or Checkpoints(workdir / "checkpoints").steps():
+    begun = Checkpoints(workdir / "checkpoints").steps() if jax.process_index() == 0 else []
+    if (where := experiment.init_from) is None or of_the_first(bool(begun), "looking for a run"):
         return Plan.create
     say = lambda text: console.print(text, highlight=False, markup=False)
     if not (epath.Path(where) / partial.FOLDER).exists():
@@ -139,7 +140,7 @@ def initial(experiment: Experiment, workdir: epath.Path, stage: loop.Stage, data
 def train(args: argparse.Namespace, experiment: Experiment, mesh, stages: list[loop.Stage], console: Console,
           born: Callable[[Plan], TrainState], how: str) -> None:
     steps = experiment.steps
-    say = lambda text: console.print(text, highlight=False)
+    say = lambda text: console.print(text, highlight=False, markup=False)
     with contextlib.ExitStack() as stack:
         def watch(done: int) -> list[loop.Watcher]:
             if done >= steps:
@@ -147,9 +148,11 @@ def train(args: argparse.Namespace, experiment: Experiment, mesh, stages: list[l
                 return []
             if done:
                 say(f"going on from step {done} of {steps}")
-            boards = [stack.enter_context(contextlib.closing(TensorBoard(args.workdir / "tensorboard", done)))]
+            boards = [TensorBoard(args.workdir / "tensorboard", done)]
             if args.wandb:
-                boards.append(stack.enter_context(contextlib.closing(Wandb(args.wandb, args.workdir, config.saved_keys(args.workdir)))))
+                boards.append(Wandb(args.wandb, args.workdir, config.saved_keys(args.workdir), say))
+            for board in boards:
+                stack.enter_context(contextlib.closing(board))
             return [stack.enter_context(Progress(steps, done, console, how)), *boards, Lost(say)]
 
         loop.train(stages, args.workdir, mesh, seed=experiment.seed, every=experiment.every, keep=experiment.keep, best=experiment.best,

@@ -109,10 +109,13 @@ def check_wandb(project: str | None) -> None:
 class Wandb:
     """The same numbers as metrics.jsonl in a project ("project" or "team/project"). The work folder keeps the name of its run there
     (wandb.id), so that a run which is taken up again goes on in it; `step` is a column of its own and the axis of all others, for
-    W&B's own count takes no step twice, as a run that goes on from an earlier checkpoint does."""
+    W&B's own count takes no step twice, as a run that goes on from an earlier checkpoint does. Where it fails later, `say` hears of
+    it once and the run goes on without."""
 
-    def __init__(self, project: str, folder: epath.Path, settings: Mapping[str, str]):
+    def __init__(self, project: str, folder: epath.Path, settings: Mapping[str, str], say: Callable[[str], None]):
         import wandb
+
+        self.say, self.failed = say, False
 
         *team, name = project.split("/")
         with on_disk(folder / WANDB):
@@ -135,10 +138,19 @@ class Wandb:
         self.write(line["set"], line)
 
     def write(self, where: str, line: Mapping) -> None:
-        self.run.log({"step": line["step"]} | numbers(where, line))
+        self.guarded(self.run.log, {"step": line["step"]} | numbers(where, line))
 
     def close(self) -> None:
-        self.run.finish()
+        self.guarded(self.run.finish)
+
+    def guarded(self, act: Callable, *given) -> None:
+        if self.failed:
+            return
+        try:
+            act(*given)
+        except Exception as e:  # whatever its service, or the network, makes of it
+            self.failed = True
+            self.say(f"Weights & Biases fails ({type(e).__name__}: {e}): the run goes on without it, `wandb sync` may bring what it lacks")
 
 
 class Lost:

@@ -2,12 +2,14 @@
 of devices would compile, and one of CPUs gives up where another process comes 30 seconds late."""
 import contextlib
 import itertools
+import json
 import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
 
 import jax
+from jax.experimental import multihost_utils
 
 from ptmjax.parallel import rollcall
 from ptmjax.types import UserError
@@ -15,17 +17,14 @@ from ptmjax.types import UserError
 HEARTBEAT = 30  # seconds without a sign of life after which a process is lost and ends the others, whatever they wait for
 PATIENCE = rollcall.PATIENCE
 LIMIT = 7200  # seconds in which all come to a place where all must be; process 0, while it lives, may take longer over what it does alone
+ROOM = "ptmjax"  # where in the store
 _turns = itertools.count()  # of agreements, the same on all processes
 _passed = [0]  # the turns before which all have read all
 
 
-def start(coordinator: str | None = None, processes: int | None = None, process: int | None = None, auto: bool = False,
-          trains: bool = True) -> None:
+def start(coordinator: str | None = None, processes: int | None = None, process: int | None = None, auto: bool = False) -> None:
     """Joins the processes of a run: by address (host:port), count and own number, or `auto` where the cluster tells (TPU pod,
-    SLURM, GKE). With neither, one process. Must come before anything asks for devices.
-
-    trains: jax takes SIGTERM, for a step on which all agree (loop.stopping); else it ends the process, as by default.
-    """
+    SLURM, GKE). With neither, one process. Must come before anything asks for devices."""
     given = [x is not None for x in (coordinator, processes, process)]
     if any(given) and not all(given):
         raise UserError("several processes need all three of --coordinator=HOST:PORT, --processes=N and --process=I")
@@ -33,7 +32,7 @@ def start(coordinator: str | None = None, processes: int | None = None, process:
         raise UserError(f"--coordinator={coordinator} is not HOST:PORT: give the address of process 0, such as 10.0.0.1:8476")
     if any(given) and not 0 <= process < processes:
         raise UserError(f"--process={process} is not in 0 .. {processes - 1} of --processes={processes}")
-    jax.config.update("jax_enable_preemption_service", trains)
+    jax.config.update("jax_enable_preemption_service", False)  # until heed_sigterm
     if any(given):
         if processes > 1:
             rollcall.hold(coordinator, processes, process)
@@ -44,6 +43,20 @@ def start(coordinator: str | None = None, processes: int | None = None, process:
         except ValueError as e:
             raise UserError("--distributed: no cluster tells of its processes here: leave it out on one machine, or name "
                             "them by --coordinator, --processes and --process") from e
+
+
+def heed_sigterm() -> None:
+    """From here on jax takes SIGTERM, for a place on which all processes agree (sigterm); before, it ends the process at once."""
+    from jax._src import distributed
+
+    jax.config.update("jax_enable_preemption_service", True)
+    if distributed.global_state.preemption_sync_manager is None:
+        distributed.global_state.initialize_preemption_sync_manager()
+
+
+def sigterm(step: int) -> bool:
+    """Whether one of the processes was told by SIGTERM to end, and this step is the one after which all do. All ask at every step."""
+    return multihost_utils.reached_preemption_sync_point(step)
 
 
 def store():
@@ -66,26 +79,44 @@ def telling(what: Callable[[], str]) -> Iterator[None]:
 
 
 def gathered(value: int, what: str = "going on") -> list[int]:
-    """The value of every process, on all of them. One that does not come within LIMIT seconds is a UserError that names it."""
-    if jax.process_count() == 1:
+    """The value of every process, on all of them. One that does not come within LIMIT seconds, or is at another place than `what`, is a
+    UserError that names it."""
+    n, me = jax.process_count(), jax.process_index()
+    if n == 1:
         return [value]
     turn, at = next(_turns), store()
-    at.key_value_set(f"ptmjax/{turn}/{jax.process_index()}", str(int(value)))
-    there = lambda: {int(key.rpartition("/")[2]): int(said) for key, said in at.key_value_dir_get(f"ptmjax/{turn}/")}
-    lack = lambda: rollcall.names(set(range(jax.process_count())) - set(there()), jax.process_count())
-    with telling(lambda: f"process {jax.process_index()} waits at {what} for {lack()}"):
+    at.key_value_set(f"{ROOM}/{turn}/{me}", told("all", what, value))
+    there = lambda: {int(name): said for key, said in at.key_value_dir_get(f"{ROOM}/{turn}/") if (name := key.rpartition("/")[2]) != "all"}
+    lack = lambda: rollcall.names(set(range(n)) - set(there()), n)
+    with telling(lambda: f"process {me} waits at {what} for {lack()}"):
         try:
-            at.wait_at_barrier(f"ptmjax/{turn}", LIMIT * 1000)
+            at.wait_at_barrier(f"{ROOM}/{turn}", LIMIT * 1000)
         except jax.errors.JaxRuntimeError as e:
             if "Barrier timed out" not in str(e):
                 raise
             raise UserError(f"{what}: {lack()} did not come within {LIMIT} s: see what they say, and start all again") from e
-    found = there()
-    if jax.process_index() == 0:  # all are here, so all have read what was before
-        for old in range(_passed[0], turn):
-            at.key_value_delete(f"ptmjax/{old}/")
+    if me == 0:  # who alone reads all: with a thousand processes it is a thousand values and not a million
+        found = there()
+        at.key_value_set(f"{ROOM}/{turn}/all", json.dumps([found[i] for i in range(n)]))
+        for old in range(_passed[0], turn):  # all are here, so all have read what was before
+            at.key_value_delete(f"{ROOM}/{old}/")
         _passed[0] = turn
-    return [found[i] for i in range(jax.process_count())]
+    said = json.loads(at.blocking_key_value_get(f"{ROOM}/{turn}/all", LIMIT * 1000))
+    return [heard("all", what, x, number) for number, x in enumerate(said)]
+
+
+def told(kind: str, what: str, value: int) -> str:
+    return json.dumps([kind, what, int(value)])
+
+
+def heard(kind: str, what: str, said: str, number: int) -> int:
+    """The value that process `number` told; a UserError where it told of another matter: the processes have gone apart, as they do where
+    they see other files."""
+    theirs, matter, value = json.loads(said)
+    if (theirs, matter) != (kind, what):
+        raise UserError(f"process {number} is at {matter!r}, process {jax.process_index()} at {what!r}: let all see the same --workdir, "
+                        "text and options, and start them again")
+    return value
 
 
 def everywhere(ok: bool, what: str = "going on") -> bool:
@@ -97,14 +128,14 @@ def of_the_first(value: int, what: str = "going on") -> int:
     """Process 0's value, on all processes. They wait for it as long as it lives."""
     if jax.process_count() == 1:
         return value
-    key, at = f"ptmjax/{next(_turns)}/0", store()
+    key, at = f"{ROOM}/{next(_turns)}/0", store()
     if jax.process_index() == 0:
-        at.key_value_set(key, str(int(value)))
+        at.key_value_set(key, told("first", what, value))
         return value
     with telling(lambda: f"process {jax.process_index()} waits for process 0, which is at {what}"):
         while True:
             try:
-                return int(at.blocking_key_value_get(key, PATIENCE * 1000))
+                return heard("first", what, at.blocking_key_value_get(key, PATIENCE * 1000), 0)
             except jax.errors.JaxRuntimeError as e:
                 if "GetKeyValue() timed out" not in str(e):
                     raise

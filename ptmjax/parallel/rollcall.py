@@ -1,5 +1,7 @@
 """Before jax joins the processes of a run: process 0 calls the roll at the coordinator's address, so that one that is missing, or
 was started with other numbers, is told by name. jax itself waits without a word and then aborts."""
+import contextlib
+import resource
 import socket
 import sys
 import time
@@ -9,8 +11,10 @@ from ptmjax.types import UserError
 
 LIMIT = 300  # seconds in which all must have come
 PATIENCE = 20  # seconds after which one that waits says for whom
+FILES = 256  # what else process 0 has open
 SPOKEN = b"ptmjax: "  # how all that process 0 says begins: at its address jax may listen already
 GO = SPOKEN + b"go\n"
+Guests = dict[int, socket.socket]
 
 
 def hold(coordinator: str, processes: int, process: int) -> None:
@@ -21,43 +25,67 @@ def hold(coordinator: str, processes: int, process: int) -> None:
     host, _, port = coordinator.rpartition(":")
     if process:
         answer(host.strip("[]"), int(port), f"{process} of {processes}", coordinator)
-    else:
-        call(int(port), processes, coordinator)
+        return
+    guests: Guests = {}
+    with listening(int(port), processes, coordinator) as door:
+        try:
+            call(door, guests, processes, coordinator)
+        except UserError as e:
+            tell(guests.values(), SPOKEN + f"{e}\n".encode())
+            raise
+        tell(guests.values(), GO)
 
 
-def call(port: int, processes: int, coordinator: str) -> None:
-    """Process 0: lets the others go once each has said its number."""
-    end, told, there = time.monotonic() + LIMIT, time.monotonic() + PATIENCE, {}
+# ------------------------------------------------------------------ process 0
+def listening(port: int, processes: int, coordinator: str) -> socket.socket:
+    """The door at which the others knock."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < (needed := processes + FILES):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed if hard == resource.RLIM_INFINITY else min(needed, hard), hard))
     try:
         family = {"family": socket.AF_INET6, "dualstack_ipv6": True} if socket.has_dualstack_ipv6() else {}
-        door = socket.create_server(("", port), **family)
+        door = socket.create_server(("", port), backlog=processes, **family)
     except (OSError, OverflowError) as e:
         raise UserError(f"--coordinator={coordinator}: process 0 cannot listen there ({e}): name a port of its machine that is free") from e
-    with door:
-        door.settimeout(0.2)
-        while missing := sorted(set(range(1, processes)) - set(there)):
-            if time.monotonic() > end:
-                fault = f"{names(missing, processes)} did not come to --coordinator={coordinator} within {LIMIT} s: start all of them again"
-                refuse(there.values(), fault)
-                raise UserError(fault)
-            if time.monotonic() > told:
-                told = end
-                print(f"ptmjax: process 0 waits for {names(missing, processes)}: start all of them", file=sys.stderr, flush=True)
-            try:
-                guest = door.accept()[0]
-            except TimeoutError:
-                there = {number: guest for number, guest in there.items() if alive(guest)}
-                continue
-            if (said := heard(guest)) is None:
-                continue
-            number, of = said
-            if fault := wrong(number, of, processes, there):
-                refuse([*there.values(), guest], fault)
-                raise UserError(fault)
-            there[number] = guest
-        for guest in there.values():
-            guest.sendall(GO)
-            guest.close()
+    door.settimeout(0.2)
+    return door
+
+
+def call(door: socket.socket, guests: Guests, processes: int, coordinator: str) -> None:
+    """Fills guests, number -> line, with all the others."""
+    begin, told = time.monotonic(), False
+    while missing := set(range(1, processes)) - set(guests):
+        if (waited := time.monotonic() - begin) > LIMIT:
+            late = names(missing, processes)
+            raise UserError(f"{late} did not come to --coordinator={coordinator} within {LIMIT} s: start all of them again")
+        if waited > PATIENCE and not told:
+            told = True
+            print(f"ptmjax: process 0 waits for {names(missing, processes)}: start all of them", file=sys.stderr, flush=True)
+        try:
+            admit(door.accept()[0], guests, processes)
+        except TimeoutError:
+            for number in [number for number, guest in guests.items() if not alive(guest)]:
+                guests.pop(number).close()
+        except OSError as e:
+            raise UserError(f"process 0 cannot hear all {processes} ({e.strerror or e}): raise its limit of open files (ulimit -n)") from e
+
+
+def admit(guest: socket.socket, guests: Guests, processes: int) -> None:
+    """Puts who has come among the guests; a UserError where its numbers cannot be, nothing where it does not speak so."""
+    guest.settimeout(2)
+    try:
+        number, of = map(int, guest.makefile("rb").readline(64).split(b" of "))
+    except (OSError, ValueError):
+        guest.close()
+        return
+    twice = number in guests and alive(guests[number])
+    if of == processes and not twice:
+        guests[number] = guest
+        return
+    guests[-1] = guest  # hears of it too
+    if twice:
+        raise UserError(f"two processes were started with --process={number}: give each a number of its own")
+    raise UserError(f"process {number} was started with --processes={of}, process 0 with --processes={processes}: give all the same")
 
 
 def names(missing: Iterable[int], processes: int) -> str:
@@ -77,39 +105,19 @@ def alive(guest: socket.socket) -> bool:
         guest.setblocking(True)
 
 
-def heard(guest: socket.socket) -> tuple[int, int] | None:
-    """(number, of how many) that it says; None for who does not speak so."""
-    guest.settimeout(2)
-    try:
-        number, of = guest.makefile("rb").readline(64).split(b" of ")
-        return int(number), int(of)
-    except (OSError, ValueError):
-        guest.close()
-        return None
-
-
-def wrong(number: int, of: int, processes: int, there: dict[int, socket.socket]) -> str | None:
-    if of != processes:
-        return f"process {number} was started with --processes={of}, process 0 with --processes={processes}: give all the same"
-    if number in there and alive(there[number]):
-        return f"two processes were started with --process={number}: give each a number of its own"
-    return None
-
-
-def refuse(guests: Iterable[socket.socket], why: str) -> None:
+def tell(guests: Iterable[socket.socket], said: bytes) -> None:
+    """Says it to all that still wait."""
     for guest in guests:
-        try:
-            guest.sendall(SPOKEN + f"{why}\n".encode())
-            guest.close()
-        except OSError:
-            pass
+        with guest, contextlib.suppress(OSError):
+            guest.sendall(said)
 
 
+# ------------------------------------------------------------------ the others
 def answer(host: str, port: int, me: str, coordinator: str) -> None:
-    """Another process: says its number until process 0 hears it, and waits for the word to go."""
+    """Says its number until process 0 hears it, and waits for the word to go."""
     begin, told, fault = time.monotonic(), False, None
-    while time.monotonic() < begin + LIMIT:
-        if not told and time.monotonic() > begin + PATIENCE:
+    while (waited := time.monotonic() - begin) < LIMIT:
+        if waited > PATIENCE and not told:
             told = True
             print(f"ptmjax: process {me} waits for process 0 at --coordinator={coordinator} ({fault})", file=sys.stderr, flush=True)
         try:

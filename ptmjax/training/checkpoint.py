@@ -11,7 +11,7 @@ import logging
 import re
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,7 @@ from jax.sharding import PartitionSpec as P
 from orbax.checkpoint import v1 as ocp
 
 from ptmjax.parallel.distributed import everywhere, first_alone, gathered, of_the_first
+from ptmjax.training.interrupt import PARTING, Stopped
 from ptmjax.types import PyTree, UserError
 
 Shapes = Mapping[str, tuple[int, ...]]  # by path
@@ -66,18 +67,23 @@ class Checkpoints:
         """
         for path in sorted(self.folder.glob("*tmp*")) if self.folder.exists() else []:
             self.say(f"checkpoint {path} is half-written (the run was killed in a save) and is passed over")
-        there, damaged = self.steps(), {}
-        self.found = bool(there)
-        for step in reversed(there):
-            state, damaged[step] = self.attempt(step, functools.partial(whole, like=like(step)))
+        damaged: dict[int, str] = {}
+        while (step := self.newest({*damaged})) not in {-1, *damaged}:
+            state, why = self.attempt(step, functools.partial(whole, like=like(step)))
             if state is not None:
-                del damaged[step]
+                self.found = True
                 self.set_aside(damaged)
                 return state
-        if there:
+            damaged[step] = why
+        if damaged:
             why = next(iter(damaged.values()))
             raise UserError(f"no checkpoint in {self.folder} can be read ({why}): move that folder away to begin at step 0")
         return None
+
+    def newest(self, but: Set[int]) -> int:
+        """The newest step that process 0 finds, of others than `but`; -1: none."""
+        here = self.steps() if jax.process_index() == 0 else []
+        return of_the_first(max(set(here) - but, default=-1), "finding a checkpoint")
 
     def params(self, like: PyTree, step: int | None = None) -> tuple[int, PyTree] | None:
         """(step, parameters) of the newest step that can be read, or of `step` alone; the folder is left as it is."""
@@ -95,8 +101,7 @@ class Checkpoints:
         that process 0 finds.
         """
         tried = {-1}
-        newest = lambda: max(set(self.steps()) - tried, default=-1)
-        while (at := of_the_first(newest() if step is None else step, "finding a checkpoint")) not in tried:
+        while (at := self.newest(tried) if step is None else step) not in tried:
             tried.add(at)
             found, fault = self.attempt(at, how)
             if found is not None:
@@ -109,19 +114,28 @@ class Checkpoints:
 
     def best_of(self, steps: Iterable[int]) -> int | None:
         """The step with the best number `best`, the latest of equals; None where none of these steps has it."""
-        known = steps if self.best else ()
-        found = {step: x for step in known if (x := self.numbers(step).get(self.best)) is not None}
-        more = HIGHER.search(self.best or "")
+        return self.best_in({step: self.numbers(step) for step in steps}) if self.best else None
+
+    def best_in(self, numbers: Mapping[int, Mapping[str, float] | None]) -> int | None:
+        found = {step: x for step, those in numbers.items() if (x := (those or {}).get(self.best)) is not None}
+        more = HIGHER.search(self.best)
         return max(found, key=lambda step: (found[step] if more else -found[step], step), default=None)
 
-    def numbers(self, step: int) -> Mapping[str, float]:
-        """The held-out numbers with which a step was saved; {}: it was not evaluated, or its description is lost."""
+    def numbers(self, step: int) -> Mapping[str, float] | None:
+        """The held-out numbers with which a step was saved ({}: it was not evaluated); None where its description cannot be read, now."""
         if step not in self.evaluated:
-            about = {}
-            with contextlib.suppress(Exception):  # whoever reads the step tells of the damage
+            try:
                 about = ocp.metadata(self.folder / str(step)).custom_metadata or {}
+            except Exception:  # whatever a damaged file makes of Orbax; whoever reads the step tells of it
+                return None
             self.evaluated[step] = about.get("heldout", {})
         return self.evaluated[step]
+
+    def precious(self, steps: Sequence[int]) -> list[bool]:
+        """Which steps stay for their numbers: the best, and any whose numbers cannot be read, for it may be that."""
+        numbers = {step: self.numbers(step) for step in steps} if self.best else {}
+        best = self.best_in(numbers) if self.best else None
+        return [step == best or step in numbers and numbers[step] is None for step in steps]
 
     def improved(self, step: int, numbers: Mapping[str, float]) -> bool:
         """Whether no step that is kept has so good a `best` as `numbers`, those of a step that may be saved."""
@@ -144,6 +158,10 @@ class Checkpoints:
             if isinstance(cause, OSError) and not isinstance(cause, DAMAGE) and cause.errno != errno.ESTALE:
                 raise UserError(f"checkpoint {self.folder / str(step)} cannot be opened ({reason_of(e)}): mend that and start again") from e
             fault = e
+        if isinstance(fault and cause_of(fault), DAMAGE) and jax.process_count() > 1 and not (self.folder / str(step)).is_dir():
+            me = jax.process_index()
+            raise UserError(f"checkpoint {self.folder / str(step)}, which process 0 reads, is not there for process {me}: let all see the "
+                            "same --workdir")
         if everywhere(fault is None, f"reading step {step}"):  # before the sums, which all processes make together
             found = sums_of(state) if sums else {}
             wrong = next((name for name in sorted(sums) if found.get(name) != sums[name]), None)
@@ -173,7 +191,7 @@ class Checkpoints:
         try:
             if self.manager is None:  # it removes half-written steps
                 policies = ocp.training.preservation_policies
-                kept = policies.AnyPreservationPolicy([policies.LatestN(self.keep), Best(self.best_of)])
+                kept = policies.AnyPreservationPolicy([policies.LatestN(self.keep), Best(self.precious)])
                 self.manager = ocp.training.Checkpointer(self.folder, preservation_policy=kept, cleanup_tmp_directories=True)
             about = {"format": FORMAT, "sums": sums_of(state), "heldout": dict(numbers)}
             self.saving, self.found = (step, self.manager.save_async(step, state, force=True, custom_metadata=about)), True
@@ -222,9 +240,13 @@ class Checkpoints:
         return self
 
     def __exit__(self, kind: type | None, fault: BaseException | None, trace: object) -> None:
-        """A save that waits for a lost process is never whole, and is not waited for."""
-        if not lost(fault):
+        """A process among others that ends by a fault waits for none of them: it may be the only one, and they are where they do not
+        hear of it. What it was saving has a moment to become whole, as it does where all end alike."""
+        if fault is None or jax.process_count() == 1 or isinstance(fault, Stopped):
             self.close()
+        elif self.saving is not None and not lost(fault):
+            with contextlib.suppress(Exception):
+                self.saving[1].result(timeout=PARTING)
 
     def close(self) -> None:
         self.wait()
@@ -238,17 +260,16 @@ def lost(fault: BaseException | None) -> bool:
 
 
 class Best:
-    """A preservation policy: of the steps that are there, that which `of` picks.
+    """A preservation policy: `which` says it of the steps that are there.
 
     Orbax's own (BestN) reads what it ranks from a file beside the state, and a damaged one would stop every save.
     """
 
-    def __init__(self, of: Callable[[Iterable[int]], int | None]):
-        self.of = of
+    def __init__(self, which: Callable[[Sequence[int]], list[bool]]):
+        self.which = which
 
     def should_preserve(self, checkpoints: Sequence, *, context: object) -> list[bool]:
-        best = self.of([checkpoint.step for checkpoint in checkpoints])
-        return [checkpoint.step == best for checkpoint in checkpoints]
+        return self.which([checkpoint.step for checkpoint in checkpoints])
 
 
 def local_or_remote(folder: epath.PathLike) -> epath.Path:
@@ -303,11 +324,19 @@ def some(path: epath.Path, choose: Callable[[Shapes], Iterable[str]]) -> tuple[P
 
 def sums_of(tree: PyTree) -> dict[str, int]:
     """path -> the leaf's bits as unsigned numbers of its width, added modulo 2 ** 32: exact, so the same on every mesh, and
-    another one after any single flipped bit. Made where the leaves live."""
+    another one after any single flipped bit. Made where the leaves live: numpy's stay with it, one at a time."""
     named = leaves(tree)
-    meshes = [x.sharding.mesh for x in named.values() if isinstance(getattr(x, "sharding", None), NamedSharding)]
-    everywhere = NamedSharding(meshes[0], P()) if meshes else None  # each process can read them
-    return dict(zip(named, np.asarray(jax.jit(added, out_shardings=everywhere)(tuple(named.values()))).tolist())) if named else {}
+    sums = {name: added_here(x) for name, x in named.items() if isinstance(x, np.ndarray)}
+    if rest := {name: x for name, x in named.items() if name not in sums}:
+        meshes = [x.sharding.mesh for x in rest.values() if isinstance(getattr(x, "sharding", None), NamedSharding)]
+        shared = NamedSharding(meshes[0], P()) if meshes else None  # each process can read them
+        sums |= dict(zip(rest, np.asarray(jax.jit(added, out_shardings=shared)(tuple(rest.values()))).tolist()))
+    return {name: sums[name] for name in named}
+
+
+def added_here(x: np.ndarray) -> int:
+    """The same by numpy."""
+    return int(np.ascontiguousarray(x).view(f"uint{8 * min(x.dtype.itemsize, 4)}").sum(dtype=np.uint64)) % 2**32
 
 
 def added(arrays: Sequence[jax.Array]) -> jax.Array:

@@ -37,7 +37,7 @@ def install() -> None:
 def stoppable() -> Iterator[None]:
     """Within, SIGTERM ends nothing but is told by terminated(); elsewhere it ends the process at once, as by default.
 
-    A process that has joined others keeps the handler of jax.distributed, by which they agree on a step (loop.stopping).
+    A process that has joined others leaves the signal to jax, by which they agree on a step (distributed.heed_sigterm).
     """
     _state["trains"], jax = True, sys.modules.get("jax")
     if not _state["installed"] or jax is not None and jax.distributed.is_initialized():

@@ -25,6 +25,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding
 
 from ptmjax.objectives.base import Objective
+from ptmjax.parallel import distributed
 from ptmjax.parallel.distributed import first_alone
 from ptmjax.parallel.sharding import rows_sharding
 from ptmjax.training import interrupt
@@ -117,6 +118,8 @@ def train(stages: Sequence[Stage], workdir: epath.PathLike, mesh: Mesh, *, seed:
     stage_at = lambda step: next((i for i, end in enumerate(ends) if step <= end), len(ends) - 1)
     with contextlib.ExitStack() as stack:
         stack.enter_context(interrupt.stoppable())
+        if jax.distributed.is_initialized():
+            distributed.heed_sigterm()
         checkpoints = stack.enter_context(Checkpoints(folder / "checkpoints", keep, say, best))
         state = checkpoints.restore(lambda step: plans[stage_at(step)].abstract)
         state = born(plans[0]) if state is None else state
@@ -255,10 +258,8 @@ def check_finite(limit: int, step: int, state: TrainState, batch: Batch, all_ste
 
 
 def stopping(step: int) -> bool:
-    """Whether SIGTERM asks for an end after this step. Several processes, one of which was told, agree on the step: all ask at
-    every step."""
-    joined = jax.distributed.is_initialized()
-    return multihost_utils.reached_preemption_sync_point(step) if joined else interrupt.terminated()
+    """Whether SIGTERM asks for an end after this step; several processes, one of which was told, agree on it."""
+    return distributed.sigterm(step) if jax.distributed.is_initialized() else interrupt.terminated()
 
 
 def due(step: int, end: int, every: int) -> bool:

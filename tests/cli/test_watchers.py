@@ -74,13 +74,16 @@ def records(path):
 
 def test_wandb_goes_on_in_the_same_run_with_steps_as_axis(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
-    folder, history, runs, axes = epath.Path(tmp_path / "run"), [], [], set()
+    folder, history, runs, axes, said = epath.Path(tmp_path / "run"), [], [], set(), []
     folder.mkdir()
     for _ in range(2):  # the second goes on from before step 5
-        board = Wandb("team/project", folder, {"Block.rate": "0.1"})
+        board = Wandb("team/project", folder, {"Block.rate": "0.1"}, said.append)
         board.trained({"step": 5, "loss": 1.5, "skipped": False, "rate": None}, 2.0, 10)
         board.evaluated(HELD)
         board.close()
+    board.write("train", {"step": 7, "loss": 1.0})  # of a run that is finished there, which wandb refuses: said once
+    board.close()
+    assert len(said) == 1 and "Weights & Biases fails (" in said[0] and "the run goes on without it" in said[0]
     for path in sorted(folder.glob("wandb/offline-run-*/*.wandb")):
         for record in records(path):
             if record.HasField("run"):
@@ -105,7 +108,7 @@ def test_wandb_that_cannot_be_written_to(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "online")
     monkeypatch.setenv("WANDB_API_KEY", "short")
     with pytest.raises(UserError, match="^--wandb=project: .*`wandb login`"):
-        Wandb("project", epath.Path(tmp_path), {})
+        Wandb("project", epath.Path(tmp_path), {}, print)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UserError, match="--wandb needs the package wandb: pip install wandb"):
         check_wandb("project")

@@ -1,5 +1,7 @@
 """What processes agree on, and the roll that is called before they join. tests/test_processes.py does it with jax in two of them."""
 import ast
+import errno
+import json
 import socket
 import threading
 import time
@@ -21,8 +23,8 @@ def test_alone():
 class Store:
     """jax's, of one process of several: what the others have set lies in it from the start."""
 
-    def __init__(self, **there):
-        self.there, self.gets = {f"ptmjax/{key.replace('_', '/')}": value for key, value in there.items()}, 0
+    def __init__(self, there):
+        self.there, self.gets = {f"ptmjax/{key}": value for key, value in there.items()}, 0
 
     def key_value_set(self, key, value):
         assert key not in self.there
@@ -49,8 +51,8 @@ class Store:
 @pytest.fixture
 def among(monkeypatch):
     """(number, of how many, what is in the store) -> the store, of a process at its first agreement."""
-    def make(number: int, of: int, **there) -> Store:
-        store = Store(**there)
+    def make(number: int, of: int, there: dict[str, str]) -> Store:
+        store = Store(there)
         monkeypatch.setattr(distributed, "store", lambda: store)
         monkeypatch.setattr(distributed, "_turns", iter(range(100)))
         monkeypatch.setattr(distributed, "_passed", [0])
@@ -62,15 +64,25 @@ def among(monkeypatch):
     return make
 
 
+ALL, FIRST = (lambda value, what="going on", kind=kind: distributed.told(kind, what, value) for kind in ("all", "first"))
+
+
 def test_all_tell_and_what_all_have_read_is_forgotten(among):
-    store = among(0, 2, **{"1_1": "0", "2_1": "1"})
+    store = among(0, 2, {"1/1": ALL(0), "2/1": ALL(1)})
+    store.gets = 9
     assert distributed.of_the_first(4) == 4 and distributed.everywhere(True) is False
-    assert set(store.there) == {"ptmjax/1/0", "ptmjax/1/1", "ptmjax/2/1"}  # who reads late still finds the last
-    assert distributed.gathered(5) == [5, 1] and set(store.there) == {"ptmjax/2/0", "ptmjax/2/1"}
+    assert set(store.there) == {"ptmjax/1/0", "ptmjax/1/1", "ptmjax/1/all", "ptmjax/2/1"}  # who reads late still finds the last
+    assert distributed.gathered(5) == [5, 1] and set(store.there) == {"ptmjax/2/0", "ptmjax/2/1", "ptmjax/2/all"}
+
+
+def test_another_process_reads_what_the_first_has_put_together(among):
+    store = among(1, 2, {"0/0": ALL(7), "0/all": json.dumps([ALL(7), ALL(3)])})
+    store.gets = 9
+    assert distributed.gathered(3) == [7, 3] and store.there["ptmjax/0/1"] == ALL(3)
 
 
 def test_one_that_does_not_come_is_named(among, capsys):
-    among(1, 4, **{"0_0": "1"})
+    among(1, 4, {"0/0": ALL(1, "saving step 6")})
     with pytest.raises(UserError, match=r"saving step 6: process 2, 3 of 0 to 3 did not come within 7200 s: see what they say"):
         distributed.gathered(1, "saving step 6")
     assert capsys.readouterr().err == "ptmjax: process 1 waits at saving step 6 for process 2, 3 of 0 to 3\n"
@@ -78,14 +90,27 @@ def test_one_that_does_not_come_is_named(among, capsys):
 
 def test_process_0_is_waited_for_while_it_lives(among):
     """A text takes hours: what ends the wait is its fault, or its end."""
-    store = among(1, 2, **{"0_0": "1", "1_0": "0"})
+    store = among(1, 2, {"0/0": FIRST(1, "the data"), "1/0": FIRST(0, "the data")})
     distributed.first_alone(lambda: 1 / 0, "the data")
     assert store.gets == 3
     with pytest.raises(UserError, match="process 0 failed at the data: it says why"):
         distributed.first_alone(lambda: 1 / 0, "the data")
-    among(0, 2)
+    among(0, 2, {})
     with pytest.raises(UserError, match="^no text"):
         distributed.first_alone(lambda: exec("raise UserError('no text')", {"UserError": UserError}), "the data")
+
+
+@pytest.mark.parametrize("theirs", [FIRST(1, "the data"), ALL(1, "a checkpoint")])
+def test_the_answer_to_another_question_is_none(among, theirs):
+    """Where processes see other files they go apart: neither may take a number of the other's for its own."""
+    store = among(1, 2, {"0/0": theirs})
+    store.gets = 9
+    with pytest.raises(UserError, match="process 0 is at '.*', process 1 at 'a checkpoint': let all see the same --workdir"):
+        distributed.of_the_first(1, "a checkpoint")
+    store = among(0, 2, {"0/1": theirs})
+    store.gets = 9
+    with pytest.raises(UserError, match="process 1 is at '.*', process 0 at 'the end': let all see the same --workdir"):
+        distributed.gathered(1, "the end")
 
 
 # ------------------------------------------------------------------ the roll
@@ -133,6 +158,21 @@ def test_who_is_missing_is_told_then_named_to_all(monkeypatch, capsys):
     said = at_once(at, (0, 4), (2, 4))
     assert said == dict.fromkeys([(0, 4), (2, 4)], f"process 1, 3 of 0 to 3 did not come to --coordinator={at} within 1.5 s: start all of them again")
     assert "ptmjax: process 0 waits for process 1, 3 of 0 to 3: start all of them\n" in capsys.readouterr().err
+
+
+def test_process_0_that_may_open_no_more_files(monkeypatch):
+    class Full:
+        def accept(self):
+            raise OSError(errno.EMFILE, "Too many open files")
+
+    with pytest.raises(UserError, match=r"process 0 cannot hear all 2000 \(Too many open files\): raise its limit of open files \(ulimit -n\)"):
+        rollcall.call(Full(), {}, 2000, "here:1")
+    asked = []
+    monkeypatch.setattr(rollcall.resource, "getrlimit", lambda which: (1024, 4096))
+    monkeypatch.setattr(rollcall.resource, "setrlimit", lambda which, limits: asked.append(limits))
+    for processes in (2, 2000, 9000):
+        rollcall.listening(0, processes, "here:0").close()
+    assert asked == [(2256, 4096), (4096, 4096)]
 
 
 def test_process_0_that_is_not_there(monkeypatch, capsys):

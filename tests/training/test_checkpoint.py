@@ -1,4 +1,5 @@
 """Checkpoints: exact on any mesh, and damage of any kind costs at most the damaged step."""
+import contextlib
 import errno
 import functools
 import os
@@ -16,7 +17,7 @@ from orbax.checkpoint import v1 as ocp
 
 from ptmjax.nn.linear import Linear
 from ptmjax.parallel.mesh import make_mesh
-from ptmjax.training import checkpoint
+from ptmjax.training import checkpoint, interrupt
 from ptmjax.training.build import Build
 from ptmjax.training.checkpoint import FORMAT, Checkpoints, leaves, sums_of
 from ptmjax.training.optimizer import Adafactor, AdamW
@@ -482,6 +483,48 @@ def test_a_save_that_waits_for_a_lost_process_is_not_waited_for(tmp_path, monkey
     assert len(closed) == 2
 
 
+def test_a_step_that_one_process_does_not_see_is_not_damaged(tmp_path, monkeypatch):
+    store = Checkpoints(stored(tmp_path, [3]))
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(jax, "process_index", lambda: 1)
+    monkeypatch.setattr(checkpoint, "of_the_first", lambda value, what: 6)
+    with pytest.raises(UserError, match="6, which process 0 reads, is not there for process 1: let all see the same --workdir"):
+        store.restore(lambda _: like(state_of(3)))
+    assert store.steps() == [3]
+
+
+def test_a_best_step_whose_numbers_cannot_be_read_now_stays(tmp_path, monkeypatch):
+    """A disk that fails once must not cost it; once it can be read it is what it was."""
+    first = Checkpoints(tmp_path, keep=1, best="validation/loss")
+    for step, loss in ((1, 0.1), (2, 0.5)):
+        first.save(step, state_of(step), {"validation/loss": loss})
+    first.close()
+    read, failed = checkpoint.ocp.metadata, []
+
+    def once(path):
+        if path.name == "1" and not failed:
+            failed.append(path)
+            raise OSError(errno.EIO, "Input/output error")
+        return read(path)
+
+    monkeypatch.setattr(checkpoint.ocp, "metadata", once)
+    store = Checkpoints(tmp_path, keep=1, best="validation/loss")
+    store.save(3, state_of(3), {"validation/loss": 0.4})
+    store.wait()
+    assert failed and store.steps() == [1, 3]
+    store.save(4, state_of(4), {"validation/loss": 0.3})
+    store.close()
+    assert store.steps() == [1, 4]
+
+
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "float16", "int8", "uint8", "int32", "bool", "complex64"])
+def test_numpys_sums_are_those_of_devices(kind):
+    x = np.random.default_rng(0).normal(size=(3, 5, 7)) * 50
+    x = (x > 0) if kind == "bool" else x.astype(jnp.dtype(kind))
+    assert checkpoint.sums_of({"x": x}) == checkpoint.sums_of({"x": jnp.asarray(x)})
+    assert checkpoint.sums_of({"a": x, "b": jnp.asarray(x)}).keys() == {"a", "b"}
+
+
 class Saving:
     """Stands for Orbax's answer: what comes of each question."""
 
@@ -498,6 +541,19 @@ class Saving:
 
 DISK = OSError(errno.ENOSPC, "No space left on device")
 GONE = jax.errors.JaxRuntimeError("DEADLINE_EXCEEDED: Barrier timed out: coordination")
+
+
+@pytest.mark.parametrize("fault, waits", [(None, True), (interrupt.Stopped(5), True), (UserError("mine alone"), False), (MemoryError(), False)])
+def test_a_process_that_ends_by_a_fault_asks_the_others_nothing(tmp_path, monkeypatch, fault, waits):
+    """They may be in a step, and not hear of it: both would wait. What it saves has a moment to become whole, as where all end so."""
+    store, closed, response = Checkpoints(tmp_path), [], Saving(None)
+    store.saving = 3, response
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(Checkpoints, "close", lambda self: closed.append(self))
+    with contextlib.suppress(UserError, MemoryError, interrupt.Stopped), store:
+        if fault is not None:
+            raise fault
+    assert bool(closed) == waits == bool(response.outcomes)
 
 
 @pytest.mark.parametrize("here, there, fault, words", [
