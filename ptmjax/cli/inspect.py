@@ -19,6 +19,9 @@ ptmjax inspect --gin_file=t5_demo.gin --data='my/*.txt'       # of your own text
 """
 
 
+KNOWN = {"index", "tokens", "targets", "weights", "segments", "positions", "types", "decoder_tokens", "decoder_segments", "visible", "row_weights"}
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     config.add_arguments(parser)
     own.add_arguments(parser)
@@ -34,6 +37,7 @@ def run(args: argparse.Namespace) -> int:
     experiment = session.experiment(args.gin_files, args.gin_bindings, own.bindings(args))
     data, console = experiment.data(args.cache)[0], Console(soft_wrap=True)
     source = data.heldout_source if args.readout else data.source
+    console.print(data.told(), highlight=False, markup=False)
     sample = source.examples(np.arange(min(args.sample, len(source.records))))
     for i in range(min(args.examples, len(sample["index"]))):
         row = {key: x[i] for key, x in sample.items()}
@@ -46,7 +50,24 @@ def run(args: argparse.Namespace) -> int:
 
 
 def shown(row: Mapping[str, np.ndarray], vocabulary: Vocabulary) -> list[Text]:
-    return [original(row, vocabulary), corrupted(row, vocabulary)]
+    """What a corruption hides and shows; of one that has no targets its tokens; below, what keys of its own say of them."""
+    both = [original, corrupted] if {"targets", "weights"} <= row.keys() else [plain]
+    return [line(row, vocabulary) for line in both] + [said(name, row, vocabulary) for name in own_keys(row, row["tokens"].shape)]
+
+
+def own_keys(sample: Mapping[str, np.ndarray], shape: tuple[int, ...]) -> list[str]:
+    """Those that say something of every token and that no corruption of ours has."""
+    return [name for name, x in sample.items() if name not in KNOWN and x.shape == shape]
+
+
+def plain(row: Mapping[str, np.ndarray], vocabulary: Vocabulary) -> Text:
+    return Text("tokens     " + " ".join(vocabulary.piece(t) for t, s in zip(row["tokens"], row["segments"]) if s > 0))
+
+
+def said(name: str, row: Mapping[str, np.ndarray], vocabulary: Vocabulary) -> Text:
+    """The tokens of which a key says something, and what."""
+    return Text.assemble(f"{name:10} ", *((f"{vocabulary.piece(t)}={x:g} ", "bold yellow") for t, x, s in zip(row["tokens"], row[name], row["segments"])
+                                          if s > 0 and x != 0))
 
 
 def shown_both(row: Mapping[str, np.ndarray], vocabulary: Vocabulary) -> list[Text]:
@@ -76,22 +97,26 @@ def left_out(sample: Mapping[str, np.ndarray], records: Sequence[Mapping[str, np
     """The share of the records' tokens for which the rows have no place."""
     marks = sorted(vocabulary.special - {vocabulary.unk})
     text = lambda ids, segments: int(((sample[segments] > 0) & ~np.isin(sample[ids], marks)).sum())
-    sides = [("tokens", "segments"), ("targets", "decoder_segments")] if "decoder_segments" in sample else [("targets", "segments")]
+    sides = [("tokens", "segments"), ("targets", "decoder_segments")] if "decoder_segments" in sample else [
+        ("targets" if "targets" in sample else "tokens", "segments")]
     return 1 - sum(text(*side) for side in sides) / sum(len(records[i]["tokens"]) for i in sample["index"])
 
 
 def rates(sample: Mapping[str, np.ndarray], vocabulary: Vocabulary, cut: float) -> Table:
     """Shares of real places that are scored, and of scored ones that are masked, kept or other; padding of all; with a decoder,
     of its places; cut: left_out()."""
-    decoder = "decoder_segments" in sample
-    real, scored, everywhere = sample["decoder_segments" if decoder else "segments"] > 0, sample["weights"] > 0, np.ones((), bool)
+    decoder, everywhere = "decoder_segments" in sample, np.ones((), bool)
+    real = sample["decoder_segments" if decoder else "segments"] > 0
+    scored = sample["weights"] > 0 if "weights" in sample else None
     share = lambda part, whole: f"{(part & whole).sum() / max(1, (whole & np.ones_like(part)).sum()):.4f}"
-    rows = [("scored, of real places", scored, real), ("padding, of all places", ~real, everywhere)]
+    rows = [] if scored is None else [("scored, of real places", scored, real)]
+    rows += [("padding, of all places", ~real, everywhere)]
+    rows += [(f"{name} not 0, of real places", sample[name] != 0, real) for name in own_keys(sample, sample["tokens"].shape)]
     if decoder:
         sentinel = sample["targets"] >= vocabulary.size - vocabulary.sentinels
         rows += [("sentinels, of real places", sentinel, real),
                  ("padding, of all places of the encoder", sample["segments"] == 0, everywhere)]
-    else:
+    elif scored is not None and "targets" in sample:
         mask, same = sample["tokens"] == vocabulary.mask, sample["tokens"] == sample["targets"]
         rows += [("shown as [MASK], of scored", mask, scored), ("kept, of scored", same, scored),
                  ("another token, of scored", ~mask & ~same, scored)]

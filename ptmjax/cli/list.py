@@ -70,7 +70,7 @@ def axes(experiment: Experiment, build: Build, cache: Path) -> dict:
         "ties": dict(experiment.ties),
         "optimizer": name_of(experiment.optimizer),
         "stages": [{"task": stage.task, "corruption": name_of(data.corruption), "steps": stage.steps, "batch": stage.batch,
-                    "objective": name_of(stage.objective), "losses": [name_of(term) for term in getattr(stage.objective, "terms", ())]}
+                    "objective": name_of(stage.objective), "losses": sorted(stage.objective.weights(data.abstract()))}
                    for stage, data in zip(experiment.stages, experiment.data(cache))],
     }
 
