@@ -167,7 +167,7 @@ def _group(rest: str, devices: int) -> int:
         return found[1].count(",") + 1
     if found := re.search(r"replica_groups=\[\d+,(\d+)\]", rest):
         return int(found[1])
-    if found := re.search(r"replica_groups=mesh\[([^]]*)\] \{([^}]*)\}", rest):
+    if found := re.search(r"replica_groups=mesh\[([^]]*)\](?:, device_ids=\([^{]*\))? \{([^}]*)\}", rest):
         axes = dict(re.findall(r"'(\w+)'=(\d+)", found[1]))
         named = re.findall(r"'(\w+)'(?::\(\d+\)(\d+))?", found[2])  # an axis, or a part of one
         return math.prod(int(part or axes[axis]) for axis, part in named)
