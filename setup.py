@@ -29,6 +29,7 @@ REQUIREMENTS = [
     "matplotlib>=3.9",
 ]
 DATASETS = ["datasets>=3"]  # its hub and its folders as a text
+LIBTPU = "jax[tpu]; sys_platform == 'linux' and platform_machine == 'x86_64'"  # 0.7 GB: `ptmjax compile` needs no TPU
 TEST = [
     "pytest>=8.3,<10",
     "pytest-xdist>=3.6,<4",
@@ -36,6 +37,7 @@ TEST = [
     "setuptools>=77",  # tests/test_install.py builds without isolation
     "importlib_resources>=6",  # tensorflow-datasets 4.9.10 needs it to build a dataset, without saying so
     *DATASETS,
+    LIBTPU,
 ]
 PARITY = [  # what the tests hold the code to
     "torch==2.13.0",

@@ -4,26 +4,17 @@ libtpu, the compiler, needs no TPU: `pip install "ptmjax[tpu]"` brings the one t
 """
 import contextlib
 import math
-import os
 import re
 from typing import NamedTuple
 
 import jax
 from jax.experimental import topologies
 
+from ptmjax.parallel import libtpu
 from ptmjax.parallel.chips import CHIPS, Chip
 from ptmjax.types import UserError
 
 CPU = "cpu"
-ALONE = {  # for libtpu, which is loaded to compile and holds no TPU: many processes may, none waits for one that has a TPU, all are silent
-    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-    "TPU_SKIP_MDS_QUERY": "1",
-    "TPU_ACCELERATOR_TYPE": "v5litepod-4",  # of this machine; else it says on the screen that it does not know
-    "TPU_WORKER_HOSTNAMES": "localhost",
-    "TPU_STDERR_LOG_LEVEL": "3",
-    "TPU_MIN_LOG_LEVEL": "3",
-    "TPU_LOG_DIR": "disabled",
-}
 
 
 class Topology(NamedTuple):
@@ -69,8 +60,7 @@ def pod(name: str, kind: str, chips: int) -> list[jax.Device]:
     """One device a chip: v4's two cores are asked to act as one, as those of v5p do by themselves."""
     if chips > CHIPS[kind].pod:
         raise UserError(f"--topology={name} has {chips} chips, a pod of {kind} {CHIPS[kind].pod}: ask for at most these")
-    for key, value in ALONE.items():
-        os.environ.setdefault(key, value)
+    libtpu.alone()
     more = ({"chip_config_name": "megacore"} if kind == "v4" else {}) | ({"chips_per_host_bounds": (1, 1, 1)} if chips == 1 else {})
     try:
         found = topologies.get_topology_desc(platform="tpu", topology_name=name, **more).devices
