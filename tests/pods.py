@@ -51,7 +51,6 @@ def rows(report: Mapping) -> dict[str, str]:
         **{kind: f"{sent['count']:,}, {sent['bytes'] / GIB:.2f} GiB" for kind, sent in report["collectives"].items()},
         **{f"at least, by {what}": f"{1000 * seconds:.1f} ms" + " *" * (what == report["bottleneck"]) for what, seconds in least.items()},
         "tokens a second, at most": f"{report['tokens_a_second_at_most'] / 1e6:.1f} M",
-        "compiled in, processor seconds": f"{report['processor']:.0f}",
     }
 
 
