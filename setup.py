@@ -30,6 +30,7 @@ REQUIREMENTS = [
 ]
 DATASETS = ["datasets>=3"]  # its hub and its folders as a text
 WANDB = ["wandb>=0.19"]  # train --wandb
+LIBTPU = "jax[tpu]; sys_platform == 'linux' and platform_machine == 'x86_64'"  # 0.7 GB: `ptmjax compile` needs no TPU
 TEST = [
     "pytest>=8.3,<10",
     "pytest-xdist>=3.6,<4",
@@ -38,6 +39,7 @@ TEST = [
     "importlib_resources>=6",  # tensorflow-datasets 4.9.10 needs it to build a dataset, without saying so
     *DATASETS,
     *WANDB,
+    LIBTPU,
 ]
 PARITY = [  # what the tests hold the code to
     "torch==2.13.0",

@@ -14,6 +14,9 @@ PAGES = ["README.md", *(str(p.relative_to(ROOT)) for p in sorted((ROOT / "docs")
 ENV = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}.", "XLA_FLAGS": "", "JAX_PLATFORMS": "cpu", "COLUMNS": "200"}
 
 
+SMALL = [f"--gin.{name}={n}" for name, n in dict(D=16, LAYERS=1, HEADS=2, HIDDEN=32, BATCH=8, STEPS_SHORT=2, STEPS_LONG=1, WARMUP=1).items()]
+
+
 def blocks(page: str, kind: str) -> list[str]:
     return re.findall(rf"^```{kind}\n(.*?)^```", (ROOT / page).read_text(encoding="utf-8"), re.M | re.S)
 
@@ -44,22 +47,23 @@ def test_links_lead_somewhere(page):
 def test_the_pages_name_only_commands_that_are_tested():
     """Every command of the README is run here, or by the tests of launch/ and of several processes."""
     names = {tuple(w for w in words if not w.startswith("XLA_FLAGS="))[:2] for page in PAGES for words in commands(page)}
-    assert names <= {("ptmjax", c) for c in ("train", "eval", "fill", "inspect", "list", "export", "detect", "vocab", "report")} | {
+    assert names <= {("ptmjax", c) for c in ("train", "eval", "fill", "inspect", "list", "export", "detect", "vocab", "report", "compile")} | {
         ("bash", "launch/local.sh"), ("bash", "launch/test.sh"), ("bash", "launch/processes.sh")}, names
 
 
 @pytest.mark.parametrize("part, which", [
-    ("## Commands", ["train", "eval", "fill", "inspect", "list", "report"]),
+    ("## Commands", ["train", "eval", "fill", "inspect", "list", "report", "compile"]),
     pytest.param("Spans, replaced", ["train", "fill", "export", "train", "detect"], marks=pytest.mark.slow),
     pytest.param("## Several devices", ["train"], marks=pytest.mark.slow),
 ])
 def test_readme_commands(part, which, tmp_path):
-    """As written, with the runs cut to 12 steps; --distributed joins a cluster and is left to tests/test_processes.py."""
+    """As written, with the runs cut to 12 steps, and a small model compiled for eight CPUs in place of the pod; --distributed joins a
+    cluster and is left to tests/test_processes.py."""
     ran = []
     for words in commands("README.md", part):
         if "ptmjax" in words and "--distributed" not in words:
             command = words[words.index("ptmjax") + 1]
-            more = ["--gin.STEPS=12", "--gin.Every.evaluate=6"] if command == "train" else []
+            more = {"train": ["--gin.STEPS=12", "--gin.Every.evaluate=6"], "compile": ["--topology=cpu:8", "--mesh=data=4,model=2", *SMALL]}.get(command, [])
             out = ptmjax(words + more, tmp_path)
             ran.append(command)
             assert out.strip() and ("'fsdp': 4" in out or not words[0].startswith("XLA_FLAGS"))
@@ -81,9 +85,6 @@ def lay(page: str, folder: Path, names: list[str]) -> None:
     for name, text in files:
         (folder / name).write_text(text, encoding="utf-8")
     (folder / "my.txt").write_text("\n\n".join(f"story {i}. " + " ".join(WORDS[(i + j) % 16] for j in range(90)) for i in range(120)))
-
-
-SMALL = [f"--gin.{name}={n}" for name, n in dict(D=16, LAYERS=1, HEADS=2, HIDDEN=32, BATCH=8, STEPS_SHORT=2, STEPS_LONG=1, WARMUP=1).items()]
 
 
 @pytest.mark.parametrize("page, part", [("README.md", "## Your own text"), ("docs/own_text.md", "# Your own text"), ("docs/own_text.md", "`--cased`")])

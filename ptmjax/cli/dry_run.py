@@ -1,17 +1,16 @@
 """What `ptmjax train --dry_run` tells: the run's own steps, compiled for these devices, without one taken."""
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import jax
 from rich.console import Console
 from rich.table import Table
 
 from ptmjax.cli.experiment import Data
-from ptmjax.training import loop
+from ptmjax.training import loop, memory
 from ptmjax.training.flops import flops
+from ptmjax.training.memory import Memory
 from ptmjax.training.state import Plan
 from ptmjax.training.step import make_step
-from ptmjax.types import PyTree
 
 
 def tell(stages: Sequence[loop.Stage], plans: Sequence[Plan], data: Sequence[Data], console: Console) -> None:
@@ -26,33 +25,46 @@ def tell(stages: Sequence[loop.Stage], plans: Sequence[Plan], data: Sequence[Dat
 
 
 def about(stage: loop.Stage, plan: Plan, data: Data) -> dict[str, str]:
-    from matplotlib.ticker import EngFormatter  # not at the start of every training
-
-    batch, flop = loop.abstract_batch(plan, data.source.spec), EngFormatter("FLOP", places=2)
+    batch = loop.abstract_batch(plan, data.source.spec)
     with jax.set_mesh(plan.mesh):
         traced = make_step(plan).trace(plan.abstract, batch)
-        memory = traced.lower().compile().memory_analysis()
+        compiled = traced.lower().compile()
     work, epoch = flops(traced.jaxpr.jaxpr), len(data.training)
     return {
         "task": data.task.name,
         "steps": f"{stage.steps:,} of {plan.rows:,} rows: {stage.steps * plan.rows / epoch:,.1f} times the text",
-        "micro-batches": str(plan.micro),
-        "batch": ", ".join(f"{key} {list(x.shape)}".replace("[", "\\[") for key, x in batch.items()),
-        "tokens a step": f"{loop.tokens_of(batch):,}",
-        "parameters": f"{stage.build.count():,}",
-        "mesh": str(dict(plan.mesh.shape)),
-        "parameters a device": mib(held(plan.abstract.params)),
-        "optimizer's state a device": mib(held(plan.abstract.opt_state)),
-        "temporaries of a step a device": mib(memory.temp_size_in_bytes) if memory is not None else "?",
+        **rows_of_step(plan, batch),
+        **rows_of_memory(memory.of_compiled(plan, batch, compiled)),
         "matrix products of a step": f"{flop(work)}, {flop(work * stage.steps)} in all steps, on all devices together",
     }
 
 
-def held(tree: PyTree) -> int:
-    """Bytes that a device holds of it."""
-    plain = [x for x in jax.tree.leaves(tree) if not jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)]
-    return sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in plain)
+def rows_of_step(plan: Plan, batch: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, str]:
+    return {
+        "micro-batches": str(plan.micro),
+        "batch": ", ".join(f"{key} {list(x.shape)}".replace("[", "\\[") for key, x in batch.items()),
+        "tokens a step": f"{loop.tokens_of(batch):,}",
+        "parameters": f"{plan.build.count():,}",
+        "mesh": str(dict(plan.mesh.shape)),
+    }
 
 
-def mib(size: float) -> str:
-    return f"{size / 2**20:,.1f} MiB"
+def rows_of_memory(found: Memory) -> dict[str, str]:
+    return {
+        "parameters a device": size(found.parameters),
+        "optimizer's state a device": size(found.optimizer),
+        "carry and batch a device": size(found.carry + found.batch),
+        "temporaries of a step a device": size(found.temporaries),
+        "its program": size(found.code),
+        "all of it, a device": size(found.peak),
+    }
+
+
+def size(found: int | None) -> str:
+    return "?" if found is None else f"{found / 2**20:,.1f} MiB" if abs(found) < 2**30 else f"{found / 2**30:,.2f} GiB"
+
+
+def flop(work: int) -> str:
+    from matplotlib.ticker import EngFormatter  # not at the start of every training
+
+    return EngFormatter("FLOP", places=2)(work)

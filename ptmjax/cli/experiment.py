@@ -188,6 +188,12 @@ class Data:
     def heldout_source(self) -> loader.Source:
         return loader.Source(self.validation, order.Sequential(len(self.validation)), self.readout, self.seed, self.task.name)
 
+    @property
+    def spec(self) -> loop.Spec:
+        """Shapes and types of a row of training, for which neither text nor cache is read (Task.made_up)."""
+        records = self.task.made_up()
+        return loader.Source(records, order.Sequential(len(records)), self.corruption, self.seed, self.task.name).spec
+
     def batches(self, sharding, rows: int, begin: int):
         return loader.batches(self.source, rows, sharding, begin)
 

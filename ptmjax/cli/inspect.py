@@ -19,7 +19,7 @@ ptmjax inspect --gin_file=t5_demo.gin --data='my/*.txt'       # of your own text
 """
 
 
-KNOWN = {"index", "tokens", "targets", "weights", "segments", "positions", "types", "decoder_tokens", "decoder_segments", "visible", "row_weights"}
+KNOWN = {"tokens", "targets", "weights", "segments", "positions", "types"}  # of one number a token, in our own corruptions
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,8 +66,8 @@ def plain(row: Mapping[str, np.ndarray], vocabulary: Vocabulary) -> Text:
 
 def said(name: str, row: Mapping[str, np.ndarray], vocabulary: Vocabulary) -> Text:
     """The tokens of which a key says something, and what."""
-    return Text.assemble(f"{name:10} ", *((f"{vocabulary.piece(t)}={x:g} ", "bold yellow") for t, x, s in zip(row["tokens"], row[name], row["segments"])
-                                          if s > 0 and x != 0))
+    told = [f"{vocabulary.piece(t)}={x:g} " for t, x, s in zip(row["tokens"], row[name], row["segments"]) if s > 0 and x != 0]
+    return Text.assemble(f"{name:10} ", *((one, "bold yellow") for one in told))
 
 
 def shown_both(row: Mapping[str, np.ndarray], vocabulary: Vocabulary) -> list[Text]:

@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from ptmjax import gin_folder
 from ptmjax.cli import session
-from ptmjax.cli.experiment import Experiment
+from ptmjax.cli.experiment import Data, Experiment, Stage
 from ptmjax.models.network import Network
 from ptmjax.training.build import Build
 
@@ -70,9 +70,15 @@ def axes(experiment: Experiment, build: Build, cache: Path) -> dict:
         "ties": dict(experiment.ties),
         "optimizer": name_of(experiment.optimizer),
         "stages": [{"task": stage.task, "corruption": name_of(data.corruption), "steps": stage.steps, "batch": stage.batch,
-                    "objective": name_of(stage.objective), "losses": sorted(stage.objective.weights(data.abstract()))}
+                    "objective": name_of(stage.objective), "losses": losses(stage, data)}
                    for stage, data in zip(experiment.stages, experiment.data(cache))],
     }
+
+
+def losses(stage: Stage, data: Data) -> list[str]:
+    """The names of what is added up, of shapes alone."""
+    batch = {key: jax.ShapeDtypeStruct((1, *shape), kind) for key, (shape, kind) in data.spec.items()}
+    return sorted(jax.eval_shape(stage.objective.weights, batch))
 
 
 def of_network(net: Network) -> dict:

@@ -6,6 +6,8 @@ import sys
 import tempfile
 from collections.abc import Iterator
 
+from ptmjax.parallel import libtpu
+
 _LEVELS = {"TF_CPP_MIN_LOG_LEVEL": "2", "GRPC_VERBOSITY": "ERROR"}
 _NOISE = re.compile(rb"WARNING: All log messages before absl::|[IW]\d{4} \d\d:\d\d|[IW]0000 00:00:|\d{4}-\d\d-\d\d [\d:.]+: [IW] ")
 
@@ -14,6 +16,8 @@ def set_levels() -> None:
     """Before anything is imported; what the user has set stays."""
     for name, value in _LEVELS.items():
         os.environ.setdefault(name, value)
+    if not libtpu.has_chips():  # where it is installed to compile with, jax tries it all the same
+        libtpu.alone()
 
 
 @contextlib.contextmanager

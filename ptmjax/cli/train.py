@@ -14,7 +14,7 @@ from ptmjax.cli.watchers import Lost, Progress, TensorBoard, Wandb, check_wandb
 from ptmjax.convert import partial, published
 from ptmjax.parallel.distributed import first_alone, of_the_first
 from ptmjax.parallel.mesh import make_mesh
-from ptmjax.training import loop
+from ptmjax.training import loop, memory
 from ptmjax.training.checkpoint import Checkpoints
 from ptmjax.training.state import Plan, TrainState
 from ptmjax.types import UserError
@@ -110,7 +110,7 @@ def check_one_vocabulary(data: Sequence[Data]) -> None:
 
 def check_memory(plan: Plan) -> None:
     """UserError where parameters and optimizer alone are more than the devices hold."""
-    needed = dry_run.held(plan.abstract)
+    needed = memory.held(plan.abstract)
     device = jax.local_devices()[0]
     shared = physical_memory() // jax.local_device_count()  # of a CPU, that tells no limit
     limit = (device.memory_stats() or {}).get("bytes_limit") or shared

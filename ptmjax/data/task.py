@@ -1,10 +1,21 @@
 """A task: which text, cut how, corrupted how. SeqIO's registry is the registry (adapters.py)."""
 import dataclasses
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
+
+import numpy as np
 
 from ptmjax.data import sources
 from ptmjax.data.vocabulary import Vocabulary
 from ptmjax.types import UserError
+
+DOCUMENTS, LINES = 64, 400  # of a text that nobody wrote
+
+
+def nonsense() -> Iterator[str]:
+    """Documents of sentences, no two of which are equal."""
+    sentences = lambda number: (f"In the year {line} number {number} went out to see the sea." for line in range(LINES))
+    return (" ".join(sentences(number)) for number in range(DOCUMENTS))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +46,15 @@ class Task:
         text: text, style, field, holdout."""
         parts = {part: swapped(getattr(self, part), vocabulary) for part in ("cut", "corruption", "readout")}
         return dataclasses.replace(self, name=name, vocabulary=vocabulary, **parts, **text)
+
+    def made_up(self) -> list[dict[str, np.ndarray]]:
+        """Some records of a text that nobody wrote. A corruption gives them the shapes that it gives all others, so these are known
+        without the task's own text; the vocabulary's file is read."""
+        found = list(itertools.islice(self.cut(nonsense(), self.vocabulary), 8))
+        if not found:
+            raise UserError(f"task {self.name}: its cut makes no record of {DOCUMENTS} documents of {LINES} lines each: its shapes are "
+                            "known where its own text is read, by `ptmjax train --dry_run`")
+        return found
 
 
 def swapped(part: object, vocabulary: Vocabulary) -> object:

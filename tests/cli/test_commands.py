@@ -181,7 +181,7 @@ def test_list_as_json_tells_papers_and_axes(ptmjax):
     assert (bert["parameters"], t5["parameters"]) == (110_106_428, 60_506_624)
     assert bert["networks"]["model"] == {"embedder": ["positions", "tokens", "types"], "heads": {"mlm": "VocabularyHead", "nsp": "Classifier"},
                                          "mask": "full", "rotary": None, "bias": None, "stack": ["12 x Block"]}
-    assert [(stage["corruption"], stage["losses"]) for stage in bert["stages"]] == [("Pairs", ["Mlm", "Sentence"])] * 2
+    assert [(stage["corruption"], stage["losses"]) for stage in bert["stages"]] == [("Pairs", ["mlm", "nsp"])] * 2
     assert t5["networks"]["model"]["decoder"]["mask"] == "causal" and t5["networks"]["model"]["bias"] == "Relative" and t5["optimizer"] == "Adafactor"
     assert set(electra["networks"]) == {"generator", "discriminator"} and electra["ties"]["discriminator/embedder"] == "generator/embedder"
 

@@ -1,8 +1,13 @@
+import collections
 import dataclasses
+import itertools
 
+import numpy as np
+import ptmjax.tasks  # noqa: F401  registers
 import pytest
 from ptmjax.tasks.corpora import EN_PD_4096, EN_PD_4096_SENTINELS
 
+from ptmjax.data import adapters
 from ptmjax.data.bytes import Bytes
 from ptmjax.data.masking import Masking
 from ptmjax.data.pairs import Pairs
@@ -31,3 +36,19 @@ def test_a_corruption_that_hides_its_vocabulary_is_refused():
 
     with pytest.raises(UserError, match="holds a vocabulary and is no dataclass"):
         Task("a", "a.txt", EN_PD_4096, Blocks(60), Hidden()).on("b", Bytes(), text="b.txt")
+
+
+@pytest.mark.parametrize("task", ["en_pd_nsp_128", "en_pd_mlm_512", "en_pd_rtd_64", "en_pd_spans_512"])
+def test_shapes_are_known_without_the_text(task, tmp_path, monkeypatch):
+    """Those of the real text; with none of it there to read."""
+    real = adapters.read(task)
+    shapes = lambda records, found: {key: (x.shape, x.dtype) for key, x in found.corruption(records[0], np.random.default_rng(0), records).items()}
+    made_up = dataclasses.replace(real, text=str(tmp_path / "none.txt")).made_up()
+    few = list(itertools.islice(real.cut(itertools.islice(real.source.documents(collections.Counter()), 40), real.vocabulary), 8))
+    assert len(made_up) == 8 and shapes(made_up, real) == shapes(few, real)
+
+
+def test_a_cut_that_makes_nothing_of_it_is_told():
+    none = Task("a", "a.txt", EN_PD_4096, Blocks(10**7, minimum=10**7), Masking(EN_PD_4096, 64, cap=10))
+    with pytest.raises(UserError, match="task a: its cut makes no record of 64 documents"):
+        none.made_up()

@@ -3,6 +3,7 @@ import jax.numpy as jnp
 import pytest
 
 from ptmjax.training.flops import flops
+from tests.compiled import SHRUNK, compiled, step
 
 
 def count(f, *shapes):
@@ -29,3 +30,23 @@ def test_batched_and_convolved():
     assert count(lambda q, k: jnp.einsum("blhk,bmhk->bhlm", q, k), (2, 3, 4, 5), (2, 6, 4, 5)) == 2 * 2 * 4 * 3 * 6 * 5
     convolve = lambda x, w: jax.lax.conv_general_dilated(x, w, (1,), "SAME", dimension_numbers=("NWC", "WIO", "NWC"))
     assert count(convolve, (2, 10, 3), (5, 3, 7)) == 2 * 2 * 10 * 7 * 5 * 3
+
+
+WIDE = {  # sizes at which products are nearly all of the work
+    "bert_large": dict(D=256, HIDDEN=1024), "t5_large": dict(D=256, SIZE=64, HIDDEN=1024),
+    "electra_large": dict(D=256, E=256, HIDDEN=1024, GD=128, GHIDDEN=512),
+}
+
+
+@pytest.mark.parametrize("name, layers", [
+    ("bert_large", 2), *(pytest.param(name, n, marks=pytest.mark.slow) for name in SHRUNK for n in (2, 4) if (name, n) != ("bert_large", 2))])
+def test_a_step_is_what_xla_counts_without_loops(name, layers):
+    """XLA also counts elementwise work: 1 to 5 % at these sizes. The same step with its layers in a loop counts as many products by our
+    count, and by XLA's fewer, which takes one layer of each stack."""
+    sizes = WIDE[name] | dict(LAYERS=layers, RATE=0.0)
+    plain, loop = ({"Stack.loop": True}, {})
+    count = lambda more: flops(step(name, "cpu:1", "data=1", **sizes, **more).traced.jaxpr.jaxpr)
+    assert count(plain) == count(loop)
+    assert 1 <= compiled(name, "cpu:1", "data=1", **sizes, **plain).cost_analysis()["flops"] / count(plain) <= 1.05
+    if layers == 4:
+        assert compiled(name, "cpu:1", "data=1", **sizes).cost_analysis()["flops"] < 0.7 * count(loop)

@@ -1,0 +1,25 @@
+"""How libtpu behaves, which compiles for TPUs and drives them, in a process that only compiles. Imports no jax: jax loads it."""
+import os
+from pathlib import Path
+
+ALONE = {  # any number of processes may load it, none waits for one that has the TPU; it neither writes logs nor to the screen
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-4",  # of this machine; else it says that it does not know
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_STDERR_LOG_LEVEL": "3",
+    "TPU_MIN_LOG_LEVEL": "3",
+    "TPU_LOG_DIR": "disabled",
+}
+GOOGLE = "0x1ae0"  # as a maker of PCI devices
+
+
+def alone() -> None:
+    """Before it is loaded; what the user has set stays."""
+    for name, value in ALONE.items():
+        os.environ.setdefault(name, value)
+
+
+def has_chips(devices: Path = Path("/sys/bus/pci/devices")) -> bool:
+    """Whether this machine may have a TPU."""
+    return any(vendor.read_text().strip() == GOOGLE for vendor in devices.glob("*/vendor"))

@@ -1,0 +1,136 @@
+"""Collectives of programs written by hand, and of BERT's step compiled as a loop over layers and without one."""
+import pytest
+
+from ptmjax.training import hlo, memory
+from ptmjax.training.hlo import Collective
+from tests.compiled import compiled, full_vocabulary, needs_libtpu, step
+
+HEAD = "HloModule jit_step, is_scheduled=true, num_partitions=8\n\n"
+ADD = "%add (a: f32[], b: f32[]) -> f32[] {\n  %a = f32[] parameter(0)\n  %b = f32[] parameter(1)\n  ROOT %s = f32[] add(%a, %b)\n}\n\n"
+
+
+def read(*body: str, before: str = "") -> list[Collective]:
+    lines = "".join(f"  {line}\n" for line in body)
+    found, unknown = hlo.collectives(f"{HEAD}{ADD}{before}ENTRY %main (p: f32[4,8]) -> f32[4,8] {{\n{lines}}}\n")
+    assert unknown == 0
+    return found
+
+
+@pytest.mark.parametrize("line, wanted, received", [
+    ("%r = f32[4,8]{1,0:T(8,128)S(1)} all-reduce(%p), replica_groups=[4,2]<=[8], to_apply=%add", ("all-reduce", 128, 2), 128),
+    ("ROOT %r = (f32[4,8]{1,0}, /*index=1*/bf16[2]{0:T(256)}) all-reduce(%p, %q), replica_groups={{0,1,2,3},{4,5,6,7}}, to_apply=%add",
+     ("all-reduce", 132, 4), 198),
+    ("%r = f32[8,8]{1,0} all-gather(%p), replica_groups=[2,4]<=[4,2]T(1,0), dimensions={0}", ("all-gather", 256, 4), 192),
+    ("%r = f32[2,8]{1,0} reduce-scatter(%p), replica_groups=mesh['a'=4,'b'=2] {'b'}, dimensions={0}, to_apply=%add", ("reduce-scatter", 64, 2), 64),
+    ("%r = s32[4]{0} all-to-all(%p), replica_groups=mesh['a'=2,'b'=2,'c'=2], device_ids=([2,4]T(1,0)) {'a','c'}", ("all-to-all", 16, 4), 12),
+    ("%r = pred[4]{0} all-gather(%p), replica_groups=mesh['a'=8] {'a':(2)4}, dimensions={0}", ("all-gather", 4, 4), 3),
+    ("%r = pred[16]{0} collective-permute(%p), source_target_pairs={{0,1},{1,0}}", ("collective-permute", 16, 8), 16),
+    ("%r = f32[] all-reduce(%p), to_apply=%add", ("all-reduce", 4, 8), 7),
+    ("%r = f32[] all-reduce(%p), replica_groups={{0},{1}}, to_apply=%add", ("all-reduce", 4, 1), 0),
+    ("%s = (f32[4]{0}, f32[8]{0:T(8)}) all-gather-start(%p), replica_groups=[4,2]<=[8], dimensions={0}", ("all-gather", 32, 2), 16),
+    ("%s = ((f32[4]{0}, s8[4]{0}), (f32[8]{0}, s8[8]{0})) all-gather-start(%p, %q), replica_groups=[4,2]<=[8]", ("all-gather", 40, 2), 20),
+    ("%s = f32[8]{0} all-reduce-start(%p), replica_groups=[4,2]<=[8], to_apply=%add", ("all-reduce", 32, 2), 32),
+    ("%s = (f32[2]{0}, f32[2]{0}, u32[], u32[]) collective-permute-start(%p), source_target_pairs={{0,1}}", ("collective-permute", 8, 8), 8),
+])
+def test_a_collective_of_each_kind(line, wanted, received):
+    [found] = read(line)
+    assert found == (*wanted, 1) and found.received == received
+
+
+def test_start_and_done_are_one():
+    assert len(read("%s = (f32[4]{0}, f32[8]{0}) all-gather-start(%p), replica_groups=[4,2]<=[8]", "%d = f32[8]{0} all-gather-done(%s)")) == 1
+    inner = "%wrapped (p: f32[4]) -> f32[8] {\n  ROOT %r = f32[8]{0} all-gather(%p), replica_groups=[4,2]<=[8]\n}\n\n"
+    assert len(read("%s = ((f32[4]{0}), f32[8]{0}, u32[]) async-start(%p), calls=%wrapped",
+                    "%d = f32[8]{0} async-done(%s), calls=%wrapped", before=inner)) == 1
+
+
+def test_a_chain_of_fusions_is_one():
+    """libtpu's way to run one beside the products of several fusions."""
+    line = "  ROOT %r = f32[8]{{0}} all-gather(%p), channel_id=7, replica_groups=[4,2]<=[8], frontend_attributes={{chain_id=\"{}\"}}\n"
+    before = "".join(f"%fused.{i} (p: f32[4]) -> f32[8] {{\n{line.format(0)}}}\n\n" for i in range(3))
+    assert len(read(*(f"%f{i} = f32[8]{{0}} fusion(%p), kind=kCustom, calls=%fused.{i}" for i in range(3)), before=before)) == 1
+
+
+def test_an_all_reduce_of_which_each_keeps_its_part():
+    before = "%all-reduce-scatter.1 (p: f32[8]) -> f32[2] {\n  %r = f32[8]{0} all-reduce(%p), replica_groups=[2,4]<=[8], to_apply=%add\n}\n\n"
+    [found] = read("%f = f32[2]{0} fusion(%p), kind=kCustom, calls=%all-reduce-scatter.1", before=before)
+    assert found == ("reduce-scatter", 8, 4, 1) and found.received == 24
+
+
+WHILE = """%cond (c: (s32[])) -> pred[] {
+  %n = s32[]{:T(128)} constant(24)
+  %c = (s32[]) parameter(0)
+  %i = s32[] get-tuple-element(%c), index=0
+  ROOT %lt = pred[]{:T(512)} compare(%i, %n), direction=LT
+}
+
+%body (c: (s32[])) -> (s32[]) {
+  %r = f32[2]{0} all-reduce(%c), replica_groups=[4,2]<=[8], to_apply=%add
+}
+
+%outer (c: (s32[])) -> (s32[]) {
+  %w = (s32[]) while(%c), condition=%cond, body=%body
+}
+
+"""
+
+
+def test_loops_within_loops():
+    """A length that XLA tells, and one that stands in the condition."""
+    line = '%o = (s32[]) while(%p), condition=%any, body=%outer, backend_config={"known_trip_count":{"n":"3"}}'
+    assert read(line, before=WHILE) == [("all-reduce", 8, 2, 72)]
+
+
+def test_a_loop_of_unknown_length_is_told():
+    text = WHILE.replace("constant(24)", "parameter(1)")
+    found, unknown = hlo.collectives(f"{HEAD}{ADD}{text}ENTRY %main (p: f32[4]) -> f32[4] {{\n  %c = f32[] call(%p), to_apply=%outer\n}}\n")
+    assert found == [("all-reduce", 8, 2, 1)] and unknown == 1
+
+
+def test_by_kind():
+    assert hlo.by_kind([Collective("all-reduce", 8, 2, 3), Collective("all-reduce", 4, 2, 1), Collective("all-gather", 8, 2, 1)]) == {
+        "all-gather": (1, 4), "all-reduce": (4, 28)}
+
+
+# ------------------------------------------------------------------ steps
+MESH = "data=2,fsdp=2,model=2"
+rest = lambda *names: [pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
+@pytest.mark.parametrize("name", ["bert_large", *rest("t5_large", "electra_large")])
+def test_layers_in_a_loop_send_what_layers_one_by_one_do(name):
+    """The bytes of gradients and activations are equal to the last one; XLA joins some all-reduces of neighbouring layers, so there are
+    fewer of them. The kernels of the layers are gathered twice in loops, in the forward and in the backward pass, and once where
+    XLA sees both."""
+    loop, plain = (hlo.by_kind(hlo.collectives(compiled(name, "cpu:8", MESH, LAYERS=4, **more).as_text())[0])
+                   for more in ({}, {"Stack.loop": True}))
+    assert loop.keys() == plain.keys()
+    assert {kind: size for kind, (_, size) in loop.items() if kind != "all-gather"} == {
+        kind: size for kind, (_, size) in plain.items() if kind != "all-gather"}
+    kernels = {n: x for n, x in step(name, "cpu:8", MESH, LAYERS=4).plan.abstract.params.items() if "/stack/" in n and n.endswith("kernel")}
+    assert loop["all-gather"][1] - plain["all-gather"][1] == memory.held(kernels) > 0
+
+
+def test_with_the_vocabulary_over_model_no_device_has_all_scores():
+    """In forward or backward pass; on a mesh without a model axis they are found."""
+    assert not full_vocabulary(compiled("bert_large", "cpu:8", MESH, LAYERS=4).as_text(), 1152)
+    assert full_vocabulary(compiled("bert_large", "cpu:1", "data=1", LAYERS=4).as_text(), 1152)
+
+
+@needs_libtpu
+@pytest.mark.parametrize("name, place, mesh", [
+    ("bert_large", "v5e:2x2", "data=2,model=2"), ("t5_large", "v5e:4x4", "data=2,fsdp=2,model=4"),
+    pytest.param("electra_large", "v5e:4x4", "data=2,fsdp=2,model=4"),
+    *(pytest.param(name, place, mesh, marks=pytest.mark.slow) for name, place, mesh in [
+        ("bert_large", "v5e:4x4", "data=2,fsdp=2,model=4"), ("t5_large", "v5e:2x2", "data=2,model=2"), ("electra_large", "v5e:2x2", "data=2,model=2")]),
+])
+def test_for_a_tpu(name, place, mesh):
+    """Every loop's length is read, gradients are summed by reduce-scatter where parameters are sharded over fsdp, and no chip holds all
+    scores; what a chip holds between steps is at most what libtpu's layouts, which pad axes to (8, 128), make of it."""
+    found, program = step(name, place, mesh), compiled(name, place, mesh)
+    sent, unknown = hlo.collectives(program.as_text())
+    kinds = hlo.by_kind(sent)
+    assert unknown == 0 and ("reduce-scatter" in kinds) == ("all-gather" in kinds and "fsdp" in mesh) == ("fsdp" in mesh)
+    assert max(c.times for c in sent) == 2 and not full_vocabulary(program.as_text(), 1152)
+    there = memory.of_compiled(found.plan, found.batch, program)
+    assert there.state < program.memory_analysis().argument_size_in_bytes and there.code > 0

@@ -1,0 +1,42 @@
+"""Bytes of a step on a device, and what rematerialisation leaves of them."""
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from ptmjax.nn.stack import REMAT
+from ptmjax.parallel.mesh import make_mesh
+from ptmjax.training import memory
+from ptmjax.training.memory import Memory
+from tests.compiled import compiled, step
+
+MESH = "data=2,fsdp=2,model=2"
+
+
+def test_held_counts_a_devices_part_of_each_array():
+    mesh = make_mesh("data=2,model=4")
+    at = lambda shape, kind, *axes: jax.ShapeDtypeStruct(shape, kind, sharding=NamedSharding(mesh, P(*axes)))
+    tree = {"a": at((8, 12), jnp.float32, "data", "model"), "b": at((8,), jnp.bfloat16), "key": jax.eval_shape(lambda: jax.random.key(0))}
+    assert memory.held(tree) == 4 * 3 * 4 + 16
+
+
+def test_peak():
+    there = Memory(parameters=100, optimizer=200, carry=30, batch=4, temporaries=1000, code=5)
+    assert there.state == 330 and there.peak == 1339
+    assert there._replace(code=None).peak is None and there._replace(temporaries=None).peak is None
+
+
+def test_parameters_and_optimizer_are_what_the_compiled_step_takes():
+    """To the byte, with the counters (steps done, and the loop's three), the key, and what the step reads of the batch: not the record
+    ids nor, without a carry, where streams begin."""
+    found, program = step("bert_large", "cpu:8", MESH, LAYERS=4), compiled("bert_large", "cpu:8", MESH, LAYERS=4)
+    there = memory.of_compiled(found.plan, found.batch, program)
+    read = {name: x for name, x in found.batch.items() if name not in ("index", "start")}
+    assert there.parameters + there.optimizer + memory.held(read) + 4 * 4 + 8 == program.memory_analysis().argument_size_in_bytes
+    assert there.carry == 0 and there.temporaries == program.memory_analysis().temp_size_in_bytes > 0
+
+
+def test_what_is_computed_again_is_not_kept():
+    """The same step (tests/nn/test_stack.py holds loss and gradients to that) with fewer temporaries."""
+    kept = {name: compiled("bert_large", "cpu:1", "data=1", remat=name, LAYERS=4, BATCH=32).memory_analysis().temp_size_in_bytes for name in REMAT}
+    assert kept["full"] < 0.8 * kept["none"] and kept["full"] < kept["dots"] < kept["none"], kept
