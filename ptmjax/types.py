@@ -93,15 +93,20 @@ def register(name: str, kind: Kind) -> None:
         raise ValueError(f"batch key {name!r} is taken: {BATCH[name]}")
 
 
+def kind_of(name: str) -> Kind:
+    """What BATCH says of a key; UserError where it does not know it."""
+    if name not in BATCH:
+        raise UserError(f"batch key {name!r} is not in types.BATCH: types.register it with rank, dtype, pad and meaning")
+    return BATCH[name]
+
+
 def check(batch: Batch, keys: tuple[str, ...] = ()) -> None:
     """Raises ValueError where a batch lacks one of `keys`, or holds a key of another rank or dtype than BATCH says."""
     for name in keys:
         if name not in batch:
             raise ValueError(f"batch has no {name!r} ({BATCH[name].meaning}); it has {sorted(batch)}")
     for name, x in batch.items():
-        if name not in BATCH:
-            raise ValueError(f"batch key {name!r} is not in types.BATCH: types.register it with rank, dtype, pad and meaning")
-        kind = BATCH[name]
+        kind = kind_of(name)
         if x.ndim != kind.rank or np.dtype(x.dtype) != np.dtype(kind.dtype):
             raise ValueError(f"batch key {name!r} is {x.dtype}{list(x.shape)}, not rank {kind.rank} {kind.dtype}: {kind.meaning}")
 
@@ -161,7 +166,10 @@ class Sum:
 
 def cross_entropy(scores: Array, targets: Array) -> tuple[Array, Array, Array]:
     """scores [..., V], targets [...] -> (-log softmax at the target, whether it has the highest score, log of the softmax's
-    denominator), float32 [...] each."""
+    denominator), float32 [...] each. UserError where the shapes do not go together."""
+    if scores.shape[:-1] != targets.shape:
+        raise UserError(f"scores of shape {scores.shape} do not go with targets of shape {targets.shape}: let the head score every place, "
+                        "or the first alone (Classifier.first), as its loss asks")
     scores = scores.astype(jnp.float32)
     log_z, at = jax.nn.logsumexp(scores, -1), jnp.take_along_axis(scores, targets[..., None], -1)[..., 0]
     return log_z - at, (highest(scores) == targets).astype(jnp.float32), log_z

@@ -129,9 +129,10 @@ def test_the_chinese_page_is_in_step():
 
 def test_an_objective_of_ones_own(tmp_path):
     page = "docs/objective.md"
-    lay(page, tmp_path, ["my_shuffle.py", "my_shuffle.gin", "test_my_shuffle.py"])
+    lay(page, tmp_path, ["my_shuffle.py", "my_shuffle.gin", "test_my_shuffle.py", "my_order.py", "my_order.gin"])
     done = subprocess.run([sys.executable, "-m", "pytest", "-q", "test_my_shuffle.py"], cwd=tmp_path, env=ENV, capture_output=True, text=True)
     assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout + done.stderr
     for command in commands(page):
         out = ptmjax([*command, f"--cache={tmp_path / 'cache'}"], tmp_path)
-    assert "unigram" in out
+        assert ("unigram" in out) == ("my_shuffle" in " ".join(command) and command[1] == "train")
+    assert "balanced accuracy of moved" in out

@@ -71,7 +71,8 @@ def control(path: epath.Path, found: Mapping) -> Mapping | None:
     if not isinstance(held, dict) or not isinstance(held.get("data"), dict) or type(held.get("step")) is not int:
         raise _no_control(path, "does not say of what data and how many steps it is")
     if other := [name for name, x in found["data"].items() if held["data"].get(name) != x]:
-        raise _no_control(path, f"is of other data ({', '.join(folder.MEANING[name] for name in other)})")
+        about = ", ".join(folder.MEANING[name] for name in other)
+        raise UserError(f"the recorded control {path.name} is of other data ({about}) and not shown: a control goes with one text")
     wanted = [*(tokens(found) or ()), *(name for name in found if name in ("f1", "replaced") or "_recall_" in name)]
     if lacks := [name for name in wanted if type(held.get(name, "")) not in (int, float, type(None))]:
         raise _no_control(path, f"has no number {lacks[0]}, which this objective gives")
@@ -120,7 +121,7 @@ def tables(found: Mapping, control: Mapping | None, how: str) -> list[Table]:
     if (names := tokens(found)) is not None:
         out.append(table(found, control, how, *names))
     if rows := measures(found):
-        two = Table("", "this run", *["control"] * bool(control), "without looking")
+        two = Table("", "this run", *[f"control ({control['step']} steps)"] if control else [], "without looking")
         others = {what: x for what, x, _ in measures(control)} if control else {}
         for what, x, none in rows:
             two.add_row(what, shown(x), *[shown(others[what]) if what in others else ""] * bool(control), shown(none))

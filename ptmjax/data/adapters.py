@@ -18,7 +18,7 @@ from ptmjax.data import sources, text
 from ptmjax.data.order import counter, static
 from ptmjax.data.records import SPLITS, records
 from ptmjax.data.task import Task
-from ptmjax.types import BATCH, UserError, at_least
+from ptmjax.types import UserError, at_least, kind_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,7 +147,7 @@ def register(task: Task, seed: int = 0, dupe_factor: int | None = None) -> seqio
     source = CutRecords(task)
     ids = seqio.PassThroughVocabulary(0)  # the features are ids already; its size is not read
     features = {
-        key: seqio.Feature(ids, add_eos=False, dtype=tf.as_dtype(BATCH[key].dtype), rank=BATCH[key].rank - 1)
+        key: seqio.Feature(ids, add_eos=False, dtype=tf.as_dtype(kind_of(key).dtype), rank=kind_of(key).rank - 1)
         for key in (*task.corruption.features, "index")
     }
     steps = [seqio.CacheDatasetPlaceholder(), Corrupt(task, source, seed, dupe_factor)]

@@ -68,7 +68,8 @@ class Build:
         for there, source in self.ties.items():
             under = [n for n in leaves if n == there or n.startswith(there + "/")]
             if not under:
-                raise UserError(f"tie {there} <- {source}: no parameter lies under {there}; there are {sorted(leaves)[:6]} ...")
+                raise UserError(f"tie {there} <- {source}: no parameter lies under {there}; there are {sorted(leaves)[:6]} ...: mend "
+                                "Experiment.ties, or empty it, {}, where what it ties is gone")
             for n in under:
                 owner = self.owner(n)
                 mine, its = size(leaves[n]), size(leaves[owner]) if owner in leaves else "nothing"
