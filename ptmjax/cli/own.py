@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ptmjax.cli import quiet
 from ptmjax.data import sources, text
 from ptmjax.data.bytes import Bytes
 from ptmjax.data.task import Task
@@ -62,7 +63,8 @@ class Own:
 
     def trained(self, kind: str, size: int, cache: Path) -> Path:
         """The file of a vocabulary of at most `size` pieces."""
-        source = sources.source(self.paths, self.style, self.field)
+        with quiet.imports():  # tfds: brings TensorFlow
+            source = sources.source(self.paths, self.style, self.field)
         what = {"code": CODE, "kind": kind, "size": size, "lower": self.lower, "holdout": self.holdout}
         what |= source.key(cache / ".digests.json")
         key = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]
@@ -130,7 +132,7 @@ def said(args: argparse.Namespace) -> dict[str, object]:
 
 def of(args: argparse.Namespace) -> Own:
     """What the options of `ptmjax vocab` say."""
-    return Own([spooled(args.cache) if path == STDIN else placed(path) for path in args.data], **said(args))
+    return Own([spooled(args.cache) if path == STDIN else sources.placed(path) for path in args.data], **said(args))
 
 
 def bindings(args: argparse.Namespace) -> str:
@@ -147,13 +149,6 @@ def bindings(args: argparse.Namespace) -> str:
     head = ["from __gin__ import dynamic_registration", "from ptmjax.cli import experiment", "from ptmjax.cli import own",
             "experiment.Experiment.own = @own.Own()"]
     return "\n".join([*head, *(f"own.Own.{name} = {value!r}" for name, value in given.items()), ""])
-
-
-def placed(path: str) -> str:
-    """A local path from the root, so that a saved configuration finds it from any folder."""
-    if "://" in path or path.partition(":")[0] in ("tfds", "datasets"):
-        return path
-    return str(Path(path).absolute())
 
 
 def spooled(cache: Path) -> str:

@@ -124,12 +124,24 @@ def check_given(texts: Sequence[str]) -> None:
 
 
 def decoded(raw: bytes, faults: collections.Counter) -> str:
+    """Of UTF-8, with U+FFFD for what is not."""
     try:
         return raw.decode()
     except UnicodeDecodeError:
         text = raw.decode(errors="replace")
         faults["invalid"] += text.count("\ufffd") - raw.count("\ufffd".encode())
         return text
+
+
+def wellformed(document: str, faults: collections.Counter) -> str:
+    """A str with U+FFFD in place of lone surrogates, which JSON can write and UTF-8 cannot."""
+    try:
+        document.encode()
+        return document
+    except UnicodeEncodeError:
+        document, lone = re.subn("[\ud800-\udfff]", "\ufffd", document)
+        faults["invalid"] += lone
+        return document
 
 
 def lines(path: epath.Path, faults: collections.Counter) -> Iterator[str]:
