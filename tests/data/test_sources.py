@@ -158,7 +158,7 @@ def test_tfds_that_is_prepared_here(tmp_path, monkeypatch):
 
 
 def test_every_scheme_is_known_before_tensorflow_is_there():
-    code = "import sys; from ptmjax.data import sources; assert sources.scheme('tfds:a') and 'tensorflow' not in sys.modules; sources.source('tfds:a')"
+    code = "import sys; from ptmjax.data import sources; assert sources.scheme('tfds:a') and 'tensorflow' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
