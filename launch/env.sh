@@ -23,8 +23,10 @@ some_python() {
 
 # environment FOLDER EXTRAS PYTHON: EXTRAS is "" or "[test,parity]".  An environment with more extras serves one that needs fewer.
 environment() {
-  local folder=$1 extras=$2 python=$3 pip key stamp=""
-  key=$( (cat setup.py pyproject.toml && "$python" --version && pwd) | cksum | tr ' ' -)
+  # Where it is called in a condition `set -e` is without effect: what fails must return.
+  local folder=$1 extras=$2 python=$3 pip key version stamp=""
+  version=$("$python" --version) || return 1
+  key=$( (cat setup.py pyproject.toml && echo "$version" && pwd) | cksum | tr ' ' -)
   [ -f "$folder/stamp" ] && stamp=$(cat "$folder/stamp")
   case "$stamp" in
     "$key[test,parity]" | "$key$extras") return 0 ;;
@@ -33,17 +35,16 @@ environment() {
     echo "ptmjax: $(pwd)/$folder is not an environment that ptmjax made: move it away and run this again" >&2
     return 1
   fi
-  rm -rf "$folder"
-  mkdir "$folder"
-  touch "$folder/made-by-ptmjax" # before all else: an installation that was stopped is made anew
-  echo "ptmjax: installing ptmjax$extras for $("$python" --version) into $folder: some minutes, the first time only" >&2
+  rm -rf "$folder" && mkdir "$folder" || return 1
+  touch "$folder/made-by-ptmjax" || return 1 # before all else: an installation that was stopped is made anew
+  echo "ptmjax: installing ptmjax$extras for $version into $folder: some minutes, the first time only" >&2
   if "$python" -c 'import ensurepip' 2>/dev/null; then
-    "$python" -m venv "$folder"
+    "$python" -m venv "$folder" || return 1
     pip=("$folder/bin/python" -m pip)
   else # Debian without python3-venv: the interpreter's own pip installs into the environment
-    "$python" -m venv --without-pip "$folder"
+    "$python" -m venv --without-pip "$folder" || return 1
     pip=("$python" -m pip --python "$folder/bin/python")
   fi
-  "${pip[@]}" install --quiet --disable-pip-version-check --editable ".$extras"
+  "${pip[@]}" install --quiet --disable-pip-version-check --editable ".$extras" || return 1
   echo "$key$extras" >"$folder/stamp"
 }

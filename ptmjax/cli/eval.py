@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
         at_most(INT32, batch=args.batch)
     session.join(args)
     held, mesh = session.saved(args.workdir), make_mesh(args.mesh)
-    data = held.data(args.cache)[-1]
+    data = session.data(args, held)
     rows = args.batch or data.stage.batch
     data.check_rows(rows, "--batch")
     folder.check_data(args.workdir, len(held.stages) - 1, folder.text(data))

@@ -1,12 +1,14 @@
 """An experiment as a gin file names it: networks, stages, optimizer, mesh; and its parts as the trunk wants them."""
 import collections
 import contextlib
+import dataclasses
 import functools
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -113,7 +115,7 @@ class Experiment:
     def data(self, cache: Path) -> list["Data"]:
         """Of each stage; nothing is read yet."""
         size = functools.cache(lambda: vocabulary_size(self.build(self.stages[0])))
-        on = (lambda task: self.own.task(task, size(), cache)) if self.own else None
+        on = (lambda task, kept: self.own.task(task, size(), cache, kept)) if self.own else None
         return [Data(stage, self.seed, cache, number, on) for number, stage in enumerate(self.stages)]
 
     def stage(self, data: "Data") -> loop.Stage:
@@ -128,20 +130,29 @@ def vocabulary_size(build: Build) -> int:
     return min((leaf.sizes[leaf.lead] for leaf in build.leaves.values() if "vocab" in leaf.names), default=0)
 
 
+class Kept(NamedTuple):
+    """What a work folder knows of a stage's data, so that its model can be used when the text is gone or another."""
+
+    vocabulary: str | None = None  # a file
+    records: Mapping[str, str] = {}  # split -> name of the folder in the cache
+
+
 @dataclass(frozen=True)
 class Data:
     """A stage's data: records of its task from the cache, in the order and corruption of the run.
 
     number: of the stage, from 0. It is folded into the seed of order and corruption, so that two stages on one task read other
     batches and other masks; the first stage's are those of the seed alone. Held-out examples are the same in all stages.
-    on: gives the registered task another text (Own.task).
+    on: gives the registered task another text (Own.task). kept: of a run that is read; the records are then those that it was
+    trained on, where the cache has them.
     """
 
     stage: Stage
     seed: int
     cache: Path
     number: int = 0
-    on: Callable[[Task], Task] | None = None
+    on: Callable[[Task, str | None], Task] | None = None
+    kept: Kept = Kept()
 
     @functools.cached_property
     def task(self) -> Task:
@@ -149,11 +160,11 @@ class Data:
             import ptmjax.tasks  # noqa: F401  registers
             from ptmjax.data import adapters
 
-        task = adapters.read(self.stage.task)
+        task, kept = adapters.read(self.stage.task), self.kept.vocabulary
         if self.on is None:
-            return task
-        first_alone(lambda: self.on(task), "the vocabulary")  # which is then in the cache
-        return self.on(task)
+            return dataclasses.replace(task, vocabulary=task.vocabulary.at(kept)) if kept else task
+        first_alone(lambda: self.on(task, kept), "the vocabulary")  # which is then in the cache
+        return self.on(task, kept)
 
     @property
     def corruption(self) -> Callable:
@@ -167,8 +178,14 @@ class Data:
 
     def records(self, split: str) -> Records:
         """Built once: process 0 first, the others then find it; a fault ends them all."""
-        first_alone(lambda: build(self.task, split, str(self.cache)), f"the data of {self.stage.task}")
-        return build(self.task, split, str(self.cache), progress=False)
+        first_alone(lambda: self.found(split, True), f"the data of {self.stage.task}")
+        return self.found(split, False)
+
+    def found(self, split: str, progress: bool) -> Records:
+        name = self.kept.records.get(split)
+        if name and (self.cache / name).is_dir():
+            return Records(self.cache / name)
+        return build(self.task, split, str(self.cache), progress=progress)
 
     @functools.cached_property
     def training(self) -> Records:

@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     vocabulary, masked = data.task.vocabulary, masked_model(objective)
     step, params = session.parameters(args, held, session.on_one_device(build))
     console = Console(soft_wrap=True)
-    console.print(f"step {step} of {args.workdir}", highlight=False)
+    console.print(f"step {step} of {args.workdir}", highlight=False, markup=False)
     if masked is not None:
         found = words(build, params, *masked, session.rows(args.text, data, MARK), min(args.top, vocabulary.size))
         show = show_words

@@ -12,12 +12,17 @@ import numpy as np
 from etils import epath
 
 from ptmjax.cli import config
-from ptmjax.cli.experiment import Data
+from ptmjax.cli.experiment import Data, Kept
+from ptmjax.data.records import SPLITS
+from ptmjax.data.vocabulary import Vocabulary
 from ptmjax.training.checkpoint import Checkpoints
 from ptmjax.types import UserError
 
 DATA = "data.json"
+VOCABULARY = "vocabulary"  # with the ending of the file that it is a copy of
+FILE = "vocabulary_file"  # of data.json: the name of that copy
 LOCK = "train.lock"
+PARTIAL = ".partial"
 FREE = ("STEPS", "STEPS_SHORT", "STEPS_LONG", "Stage.steps", "Stage.micro", "Experiment.mesh", "Experiment.keep", "Experiment.best",
         "Experiment.every", "Every.log", "Every.evaluate", "Every.save", "Every.nonfinite",
         "Own.paths", "Own.vocabulary")  # what is in those, data.json tells
@@ -57,6 +62,13 @@ def saved_data(workdir: epath.Path) -> list[dict]:
     if not isinstance(found, list) or not all(isinstance(stage, dict) for stage in found):
         raise UserError(f"{path} is not a list of stages: delete it, `ptmjax train` writes it again")
     return found
+
+
+def kept(workdir: epath.Path, stage: int) -> Kept:
+    """What the work folder knows of the data of a stage."""
+    names = {key: x for key, x in dict(enumerate(saved_data(workdir))).get(stage, {}).items() if isinstance(x, str)}
+    file = workdir / names.get(FILE, "none")
+    return Kept(str(file) if file.is_file() else None, {split: names[split] for split in SPLITS if split in names})
 
 
 def check_data(workdir: epath.Path, stage: int, now: dict) -> None:
@@ -102,7 +114,7 @@ def locked(workdir: epath.Path) -> Iterator[None]:
         yield
 
 
-def take(workdir: epath.Path, data: Sequence[dict], steps: int) -> tuple[contextlib.ExitStack, list[str]]:
+def take(workdir: epath.Path, data: Sequence[dict], vocabulary: Vocabulary, steps: int) -> tuple[contextlib.ExitStack, list[str]]:
     """Makes the work folder this run's, and gives the lock on it, to be closed at the end, and what changed since the last call
     (config.same_run); a UserError where it is something else's, or stands beyond `steps`. An earlier configuration is kept beside.
 
@@ -122,7 +134,7 @@ def take(workdir: epath.Path, data: Sequence[dict], steps: int) -> tuple[context
             if (done := max(Checkpoints(workdir / "checkpoints").steps(), default=0)) > steps:
                 raise UserError(f"--workdir {workdir} stands at step {done}, the present settings end at {steps}: "
                                 f"give at least {done} steps, or name another folder")
-            write(workdir, data, bool(changed))
+            write(workdir, data, vocabulary, bool(changed))
         except OSError as e:
             raise UserError(f"--workdir {workdir} cannot be used ({e.strerror or e}): name another folder") from e
         return held.pop_all(), changed
@@ -132,16 +144,26 @@ def check_is_run(workdir: epath.Path) -> None:
     if workdir.exists() and not workdir.is_dir():
         raise UserError(f"--workdir {workdir} is a file: name a folder")
     there = {p.name for p in workdir.iterdir()} if workdir.is_dir() else set()
-    if config.SAVED not in there and not {DATA, "checkpoints"} <= there and there - {f"{config.SAVED}.partial", LOCK}:
+    if config.SAVED not in there and not {DATA, "checkpoints"} <= there and there - {f"{config.SAVED}{PARTIAL}", LOCK}:
         raise UserError(f"--workdir {workdir} holds files that are no ptmjax run: name a new or empty folder")
 
 
-def write(workdir: epath.Path, data: Sequence[dict], keep: bool) -> None:
-    """config.gin, the earlier one beside it where it is to be kept, and what it is trained on."""
+def write(workdir: epath.Path, data: Sequence[dict], vocabulary: Vocabulary, keep: bool) -> None:
+    """config.gin, the earlier one beside it where it is to be kept, what it is trained on, and a copy of the vocabulary's file."""
     if keep:
         there = {p.name for p in workdir.iterdir()}
         (workdir / config.SAVED).copy(workdir / next(name for n in itertools.count(1) if (name := f"config.{n}.gin") not in there))
     config.save(workdir)
-    partial = workdir / f"{DATA}.partial"
-    partial.write_text(json.dumps(list(data), indent=1) + "\n")
-    partial.replace(workdir / DATA)
+    copied = {}
+    if vocabulary.path is not None:
+        file = epath.Path(vocabulary.path)
+        copied[FILE] = f"{VOCABULARY}{file.suffix}"
+        whole(workdir / copied[FILE], file.read_bytes())
+    whole(workdir / DATA, (json.dumps([stage | copied for stage in data], indent=1) + "\n").encode())
+
+
+def whole(path: epath.Path, content: bytes) -> None:
+    """Writes a file whole or not at all."""
+    partial = path.parent / f"{path.name}{PARTIAL}"
+    partial.write_bytes(content)
+    partial.replace(path)

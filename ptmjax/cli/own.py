@@ -3,15 +3,15 @@ import argparse
 import collections
 import hashlib
 import json
-import os
-import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ptmjax.cli import quiet
 from ptmjax.data import sources, text
 from ptmjax.data.bytes import Bytes
+from ptmjax.data.cache import keep, making
 from ptmjax.data.task import Task
 from ptmjax.data.trainers import KINDS, sample
 from ptmjax.data.vocabulary import SentencePiece, Vocabulary
@@ -39,20 +39,24 @@ class Own:
     def __post_init__(self):
         at_least(2, holdout=self.holdout)
 
-    def task(self, base: Task, size: int, cache: Path) -> Task:
-        """The task on this text. size: ids of the model's tables."""
+    def task(self, base: Task, size: int, cache: Path, kept: str | None = None) -> Task:
+        """The task on this text. size: ids of the model's tables; kept: the file of the vocabulary, where a work folder has it."""
         paths = self.paths if isinstance(self.paths, str) else tuple(self.paths)
         given = {"text": paths, "style": self.style, "field": self.field, "holdout": self.holdout}
-        return base.on(f"own_{base.name}", self.pieces(base.vocabulary.sentinels, size, cache), **given)
+        sentinels = base.vocabulary.sentinels
+        vocabulary = opened(kept, sentinels, self.lower) if kept else self.pieces(sentinels, size, cache)
+        return base.on(f"own_{base.name}", vocabulary, **given)
 
     def pieces(self, sentinels: int, size: int, cache: Path) -> Vocabulary:
         """The vocabulary, trained where it is to be and is not yet in the cache."""
-        kind, _, number = (self.vocabulary or ("unigram" if sentinels else "wordpiece")).partition(":")
+        kind, colon, number = (self.vocabulary or ("unigram" if sentinels else "wordpiece")).partition(":")
         if kind == "bytes":
+            if colon:
+                raise UserError(f"vocabulary {self.vocabulary!r}: bytes are 256, whatever the text: write bytes alone")
             return Bytes(sentinels)
         if kind not in KINDS:
             return opened(self.vocabulary, sentinels, self.lower)
-        if number and not number.isdecimal():
+        if colon and not number.isdecimal():
             raise UserError(f"vocabulary {self.vocabulary!r}: {number!r} is no number of pieces: write {kind}:8000")
         if kind == "wordpiece" and sentinels:
             raise UserError("vocabulary wordpiece has no sentinels, which this task needs: choose unigram, bpe or bytes")
@@ -62,26 +66,20 @@ class Own:
 
     def trained(self, kind: str, size: int, cache: Path) -> Path:
         """The file of a vocabulary of at most `size` pieces."""
-        source = sources.source(self.paths, self.style, self.field)
+        with quiet.imports():  # tfds: brings TensorFlow
+            source = sources.source(self.paths, self.style, self.field)
         what = {"code": CODE, "kind": kind, "size": size, "lower": self.lower, "holdout": self.holdout}
         what |= source.key(cache / ".digests.json")
         key = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]
         name, train = KINDS[kind]
-        folder = cache / f"vocabulary-{kind}-{key}"
-        if not (folder / name).exists():
+        final = cache / f"vocabulary-{kind}-{key}{Path(name).suffix}"
+        if not final.exists():
             print(f"training a {kind} vocabulary of at most {size:,} pieces on the text", file=sys.stderr)
-            part = folder.with_name(f".{folder.name}.{os.getpid()}")
-            try:
-                part.mkdir(parents=True, exist_ok=True)
-                train(sample(self.lines(source)), str(part / name), size, self.lower)
-                (part / "manifest.json").write_text(json.dumps(what, indent=1) + "\n")
-                if not folder.exists():
-                    part.rename(folder)
-            except OSError as e:
-                raise UserError(f"cannot write the vocabulary in {cache} ({e.strerror or e}): make room, or name another --cache") from e
-            finally:
-                shutil.rmtree(part, ignore_errors=True)
-        return folder / name
+            lines = sample(self.lines(source))
+            with making(cache) as part:
+                train(lines, str(part / name), size, self.lower)
+                keep(part / name, final)
+        return final
 
     def lines(self, source: sources.Source) -> Iterator[str]:
         """Of the training split."""
@@ -130,7 +128,7 @@ def said(args: argparse.Namespace) -> dict[str, object]:
 
 def of(args: argparse.Namespace) -> Own:
     """What the options of `ptmjax vocab` say."""
-    return Own([spooled(args.cache) if path == STDIN else placed(path) for path in args.data], **said(args))
+    return Own([spooled(args.cache) if path == STDIN else sources.placed(path) for path in args.data], **said(args))
 
 
 def bindings(args: argparse.Namespace) -> str:
@@ -141,6 +139,8 @@ def bindings(args: argparse.Namespace) -> str:
             option = {"lower": "cased"}.get(first := next(iter(given)), first)
             raise UserError(f"--{option} is about --data, which is not given: name a text with it")
         return ""
+    if STDIN in args.data and (getattr(args, "distributed", False) or getattr(args, "coordinator", None)):
+        raise UserError("--data=-: each of several processes has a standard input of its own: name a file that all of them reach")
     if Path(given.get("vocabulary", "")).is_file():
         given["vocabulary"] = str(Path(given["vocabulary"]).absolute())
     given["paths"] = list(of(args).paths)
@@ -149,24 +149,25 @@ def bindings(args: argparse.Namespace) -> str:
     return "\n".join([*head, *(f"own.Own.{name} = {value!r}" for name, value in given.items()), ""])
 
 
-def placed(path: str) -> str:
-    """A local path from the root, so that a saved configuration finds it from any folder."""
-    if "://" in path or path.partition(":")[0] in ("tfds", "datasets"):
-        return path
-    return str(Path(path).absolute())
-
-
 def spooled(cache: Path) -> str:
     """Standard input as a file in the cache, named by what it holds: it is read more than once."""
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
-        part, whole = cache / f".stdin.{os.getpid()}", hashlib.sha256()
-        with part.open("wb") as f:
-            while block := sys.stdin.buffer.read(1 << 20):
+    if sys.stdin is None:
+        raise UserError("--data=-: standard input is closed: send a text there, or name a file")
+    with making(cache) as part:
+        whole = hashlib.sha256()
+        with (part / "text").open("wb") as f:
+            for block in blocks():
                 whole.update(block)
                 f.write(block)
-        final = cache / f"stdin-{whole.hexdigest()[:16]}.txt"
-        part.replace(final)
-    except OSError as e:
-        raise UserError(f"standard input cannot be kept in {cache} ({e.strerror or e}): make room there, or name another --cache") from e
+        final = keep(part / "text", cache / f"stdin-{whole.hexdigest()[:16]}.txt")
+    print(f"standard input is kept as {final}: delete it when no run is to read it again", file=sys.stderr)
     return str(final)
+
+
+def blocks() -> Iterator[bytes]:
+    """Of standard input."""
+    try:
+        while block := sys.stdin.buffer.read(1 << 20):
+            yield block
+    except OSError as e:
+        raise UserError(f"--data=-: standard input cannot be read ({e.strerror or e}): send a text there, or name a file") from e

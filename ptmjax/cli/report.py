@@ -1,10 +1,12 @@
 """ptmjax report: several runs side by side: a table (Markdown) and their curves (PNG)."""
 import argparse
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from etils import epath
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from ptmjax.cli import config, places
@@ -41,17 +43,17 @@ def run(args: argparse.Namespace) -> int:
     with on_disk(args.out):
         args.out.mkdir(parents=True, exist_ok=True)
         (args.out / "report.md").write_text(markdown(names, rows, draw(runs, args.out / "report.png")))
-    shown = Table("", *names)
-    for what, *cells in rows:
-        shown.add_row(what, *(cell.replace("[", "\\[") for cell in cells))
+    shown = Table("", *map(escape, names))
+    for row in rows:
+        shown.add_row(*map(escape, row))
     console.print(shown)
     print(f"{args.out / 'report.md'}  this table\n{args.out / 'report.png'}  the curves")
     return 0
 
 
 def short_names(paths: Sequence[str]) -> list[str]:
-    """The last parts of the paths, as many as tell them apart."""
-    parts = [epath.Path(path).parts for path in paths]
+    """The last parts of the paths, as many as tell them apart; of a path on this machine as it is from the root."""
+    parts = [epath.Path(path if "://" in path else Path(path).resolve()).parts for path in paths]
     for k in range(1, 1 + max(map(len, parts))):
         names = ["/".join(p[-k:]) for p in parts]
         if len(set(names)) == len(names):
@@ -73,10 +75,10 @@ def read(folder: epath.Path, name: str) -> Run:
 def table(runs: Sequence[Run]) -> list[list[str]]:
     """[what, a cell a run] of the settings that differ, then of what was reached."""
     rows = [[f"`{key}`", *(run.settings.get(key, "-") for run in runs)] for key in differing(runs)]
-    last = [(run.held_out or run.trained)[-1] for run in runs]
-    rows.append(["step", *(str((run.trained or run.held_out)[-1]["step"]) for run in runs)])
-    for name in numbers(last):
-        rows.append([name, *(cell(line.get(name, "-")) for line in last)])
+    trained, held_out = ([lines[-1] if lines else {} for lines in of] for of in zip(*((run.trained, run.held_out) for run in runs)))
+    of = lambda name, lines: [cell(line.get(name, "-")) for line in lines]
+    rows += [["step", *of("step", trained)], ["training loss", *of("loss", trained)], ["evaluated at step", *of("step", held_out)]]
+    rows += [[name, *of(name, held_out)] for name in numbers(held_out)]
     rows.append(["tokens", *(f"{run.tokens:,}" for run in runs)])
     rows.append(["seconds of training", *(f"{run.seconds:,.0f}" for run in runs)])
     rows.append(["tokens/s", *(f"{run.tokens / run.seconds:,.0f}" if run.seconds else "-" for run in runs)])
@@ -118,8 +120,8 @@ def draw(runs: Sequence[Run], path: epath.Path) -> str:
         training = panel is panels[0][0]
         for run in runs:
             lines = [line for line in (run.trained if training else run.held_out) if isinstance(line.get(name), int | float)]
-            panel.plot([line["step"] for line in lines], [line[name] for line in lines], label=run.name, linewidth=1,
-                       marker=None if training else "o", markersize=3)
+            panel.plot([line["step"] for line in lines], [line[name] for line in lines], linewidth=1,
+                       label=run.name.replace("$", r"\$"), marker=None if training else "o", markersize=3)
         panel.set(xlabel="step", title=f"{name}, {'training batches' if training else 'held out'}")
     panels[0][0].legend()
     with path.open("wb") as file:

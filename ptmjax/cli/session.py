@@ -1,6 +1,7 @@
 """What the commands share: options, folders, the start of a run, and the experiment that a work folder holds."""
 import argparse
 import contextlib
+import dataclasses
 import importlib.metadata
 import os
 import platform
@@ -77,7 +78,7 @@ def fitting() -> Iterator[None]:
         yield
     except UserError as e:
         raise config.blamed(e) from e
-    except (TypeError, ValueError, RecursionError, KeyError, IndexError, AttributeError, OverflowError, MemoryError) as e:
+    except (TypeError, ValueError, RecursionError, KeyError, IndexError, AttributeError, OverflowError) as e:
         frames = [f for f in traceback.extract_tb(e.__traceback__) if f"{os.sep}ptmjax{os.sep}" in f.filename]
         where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "?"
         fault = f"{type(e).__name__}: {e}".splitlines()[0]
@@ -94,9 +95,11 @@ def saved(workdir: epath.Path) -> Experiment:
 
 
 def data(args: argparse.Namespace, held: Experiment) -> Data:
-    """The last stage's data; UserError where its vocabulary is not the one that the run in the work folder was trained with."""
-    found = held.data(args.cache)[-1]
-    folder.check_vocabulary(args.workdir, found, len(held.stages) - 1)
+    """The last stage's data, with what the work folder keeps of them; UserError where the vocabulary is not the one that the run in it
+    was trained with."""
+    last = len(held.stages) - 1
+    found = dataclasses.replace(held.data(args.cache)[-1], kept=folder.kept(args.workdir, last))
+    folder.check_vocabulary(args.workdir, found, last)
     return found
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import jax
 from etils import epath
+from jax.sharding import Mesh
 from rich.console import Console
 
 from ptmjax.cli import config, dry_run, folder, own, readout, session
@@ -53,23 +54,9 @@ def run(args: argparse.Namespace) -> int:
     console = Console(soft_wrap=True, quiet=jax.process_index() != 0)
     experiment = session.experiment(args.gin_files, args.gin_bindings, own.bindings(args))
     console.print(session.about(), highlight=False)
-    with session.fitting():
-        mesh, data = make_mesh(experiment.mesh), experiment.data(args.cache)
-        stages = [experiment.stage(d) for d in data]
-        check_one_vocabulary(data)
-        loop.check_rate(stages)
-        plans = [loop.plan_of(stage, mesh, experiment.seed, experiment.steps) for stage in stages]
-        for stage, plan, d in zip(stages, plans, data):
-            d.check_rows(stage.rows)
-            d.check_vocabulary(stage.build)
-            numbers = loop.rehearse(plan, d.source.spec, d.heldout_source.spec)
-        loop.check_best(experiment.best, stages[-1], numbers)
-        if args.dry_run:
-            dry_run.tell(stages, plans, data, console)
-        for plan in plans:
-            check_memory(plan)
-        born = initial(experiment, args.workdir, stages[0], data[0], console)
+    mesh, data, stages, born = prepared(args, experiment, console)
     config.check_used()
+    tell_room(stages[0], data[0], console)
     if args.dry_run:
         return 0
     steps, described = experiment.steps, [folder.described(d) for d in data]
@@ -77,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
         changed: list[str] = []
 
         def take() -> None:
-            lock, now = folder.take(args.workdir, described, steps)
+            lock, now = folder.take(args.workdir, described, data[0].task.vocabulary, steps)
             held.push(lock)
             changed.extend(now)
 
@@ -85,9 +72,6 @@ def run(args: argparse.Namespace) -> int:
         console.print(f"{stages[-1].build.count():,} parameters, mesh {dict(mesh.shape)}", highlight=False)
         for d in data:  # on all processes: they wait for each other
             console.print(d.told(), highlight=False, markup=False)
-        if (room := vocabulary_size(stages[0].build)) and data[0].task.vocabulary.size < 0.9 * room:
-            has = data[0].task.vocabulary.size
-            console.print(f"the tables have {room:,} ids, the vocabulary {has:,}: --gin.V={has} makes a smaller model", highlight=False)
         if changed:
             longer = any("steps" in key.partition(":")[0].lower() for key in changed)
             told = " (a rate that falls until the end of the run is another from here on)" * longer
@@ -99,6 +83,31 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def prepared(args: argparse.Namespace, experiment: Experiment, console: Console
+             ) -> tuple[Mesh, list[Data], list[loop.Stage], Callable[[Plan], TrainState]]:
+    """All parts built and traced, and the text read, before any folder is made; and what makes the state at step 0 (initial)."""
+    with session.fitting():
+        mesh, data = make_mesh(experiment.mesh), experiment.data(args.cache)
+        stages = [experiment.stage(d) for d in data]
+        loop.check_rate(stages)
+        plans = [loop.plan_of(stage, mesh, experiment.seed, experiment.steps) for stage in stages]
+    check_one_vocabulary(data)
+    for stage, d in zip(stages, data):
+        d.check_vocabulary(stage.build)
+    for d in data:  # not among what may not fit: a fault of the disk, of a worker or of memory is told as that
+        d.prepare()
+    with session.fitting():
+        for stage, plan, d in zip(stages, plans, data):
+            d.check_rows(stage.rows)
+            numbers = loop.rehearse(plan, d.source.spec, d.heldout_source.spec)
+        loop.check_best(experiment.best, stages[-1], numbers)
+        if args.dry_run:
+            dry_run.tell(stages, plans, data, console)
+        for plan in plans:
+            check_memory(plan)
+        return mesh, data, stages, initial(experiment, args.workdir, stages[0], data[0], console)
+
+
 def check_one_vocabulary(data: Sequence[Data]) -> None:
     """UserError where the stages of a run do not have one vocabulary: they share their tables, and an id would mean another piece."""
     first = data[0].task
@@ -106,6 +115,13 @@ def check_one_vocabulary(data: Sequence[Data]) -> None:
         if d.task.vocabulary.fingerprint != first.vocabulary.fingerprint:
             raise UserError(f"stage {number} reads {d.task.name!r}, whose vocabulary is not that of {first.name!r}, which stage 1 reads: "
                             "give every stage a task of one vocabulary")
+
+
+def tell_room(stage: loop.Stage, data: Data, console: Console) -> None:
+    """A line where the tables over the vocabulary are much larger than it is."""
+    room, has = vocabulary_size(stage.build), data.task.vocabulary.size
+    if has < 0.9 * room:
+        console.print(f"the tables have {room:,} ids, the vocabulary {has:,}: --gin.V={has} makes a smaller model", highlight=False)
 
 
 def check_memory(plan: Plan) -> None:
@@ -131,7 +147,11 @@ def initial(experiment: Experiment, workdir: epath.Path, stage: loop.Stage, data
         return functools.partial(published.born, published.initial(where, stage.build, say))
     found = partial.initial(where, stage.build, experiment.renames, say)
     theirs, tables = folder.saved_data(epath.Path(where)), sorted(n for n in found if "vocab" in stage.build.leaves[n].names)
-    if tables and theirs and theirs[-1].get("vocabulary") != data.task.vocabulary.fingerprint:
+    known = theirs[-1].get("vocabulary") if theirs else None
+    if tables and known is None:
+        say(f"{where} does not tell its vocabulary (in {folder.DATA}): whether its {tables[0]} means the pieces of {data.task.name} could "
+            "not be checked")
+    elif tables and known != data.task.vocabulary.fingerprint:
         raise UserError(f"{where} has another vocabulary than {data.task.name}, its {tables[0]} means other pieces: choose a task of its "
                         f"vocabulary, or begin {', '.join(tables)} anew by Experiment.renames, {{{tables[0]!r}: ''}}")
     return functools.partial(published.born, found)
@@ -167,7 +187,7 @@ def conclude(args: argparse.Namespace, data: Data, console: Console, steps: int)
     if (step := found["step"]) != steps:
         said = (f"the run stands at step {steps} and was last evaluated at step {step}, which is shown here: "
                 f"`ptmjax eval --workdir={args.workdir}` evaluates it")
-    console.print(said, highlight=False)
+    console.print(said, highlight=False, markup=False)
     try:
         control = readout.control(config.find(args.gin_files[0], "--gin_file").with_suffix(".control.json"), found)
     except UserError as e:  # the run has succeeded all the same
@@ -176,4 +196,4 @@ def conclude(args: argparse.Namespace, data: Data, console: Console, steps: int)
     for table in readout.tables(found, control, how):
         console.print(table)
     for name, what in WRITTEN.items():
-        console.print(f"{args.workdir / name}  {what}", highlight=False)
+        console.print(f"{args.workdir / name}  {what}", highlight=False, markup=False)

@@ -48,9 +48,8 @@ class Tfds:
         found, split = self._opened()
         order = tfds.ReadConfig(interleave_cycle_length=1)
         rows = found.as_dataset(split=split, shuffle_files=False, read_config=order, decoders=tfds.decode.PartialDecoding({self.field}))
-        for row in rows.as_numpy_iterator():
-            if document := text.clean(text.decoded(row[self.field], faults)):
-                yield document
+        for number, row in enumerate(rows.as_numpy_iterator(), 1):
+            yield from sources.document(row, self.field, f"tfds:{self.name}, row {number}", faults)
 
     def key(self, memo=None) -> dict[str, str]:
         found, split = self._opened()
@@ -60,9 +59,6 @@ class Tfds:
     def size(self) -> int:
         found, split = self._opened()
         return found.info.splits[split].num_bytes
-
-
-sources.SCHEMES["tfds"] = Tfds
 
 
 class CutRecords(seqio.DataSource):

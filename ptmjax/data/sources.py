@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from etils import epath
 
@@ -27,17 +27,38 @@ class Source(Protocol):
         """Bytes, about."""
 
 
-SCHEMES: dict[str, Callable[[str, str], Source]] = {}  # "tfds" -> (name, field) -> Source; whoever can read one adds it
+class Scheme(NamedTuple):
+    """What stands before the colon of a dataset's name."""
+
+    source: Callable[[str, str], Source]  # (name, field) -> Source
+    placed: Callable[[str], str] = str  # a name -> one that means the same in any folder
+
+
+SCHEMES: dict[str, Scheme] = {}  # filled below
+
+
+def scheme(path: str) -> Scheme | None:
+    """That of a dataset; None for a file."""
+    name, _, rest = path.partition(":")
+    return None if rest.startswith("//") else SCHEMES.get(name)
+
+
+def placed(path: str) -> str:
+    """A text as it can be named from any folder."""
+    if found := scheme(path):
+        name, _, rest = path.partition(":")
+        return f"{name}:{found.placed(rest)}"
+    return path if "://" in path else str(Path(path).absolute())
 
 
 def source(paths: str | Sequence[str], style: str = "blank", field: str = "text") -> Source:
     """The source that `paths` name: a dataset where it is one SCHEME:NAME, else files, by their endings."""
     paths = (paths,) if isinstance(paths, str) else tuple(paths)
-    schemes = [path.partition(":")[0] for path in paths if ":" in path and "://" not in path]
-    if known := [scheme for scheme in schemes if scheme in SCHEMES]:
+    for path in filter(scheme, paths):
+        name, _, rest = path.partition(":")
         if len(paths) > 1:
-            raise UserError(f"{known[0]}:... stands alone: name one dataset, or files")
-        return SCHEMES[known[0]](paths[0].partition(":")[2], field)
+            raise UserError(f"{name}:... stands alone: name one dataset, or files")
+        return scheme(path).source(rest, field)
     return Files(paths, style, field)
 
 
@@ -85,7 +106,7 @@ def json_lines(path: epath.Path, field: str, faults: collections.Counter) -> Ite
             row = json.loads(line)
         except (ValueError, RecursionError) as e:
             raise UserError(f"text {path}, line {number} is not JSON ({e}): give a JSON object a line") from e
-        yield from _field(row, field, f"{path}, line {number}")
+        yield from document(row, field, f"{path}, line {number}", faults)
 
 
 def parquet(path: epath.Path, field: str, faults: collections.Counter) -> Iterator[str]:
@@ -96,24 +117,34 @@ def parquet(path: epath.Path, field: str, faults: collections.Counter) -> Iterat
         with path.open("rb") as f, pyarrow.parquet.ParquetFile(f) as table:
             if field not in table.schema_arrow.names:
                 raise _lacks(f"{path}", field, table.schema_arrow.names)
-            number = 0
-            for batch in table.iter_batches(batch_size=1024, columns=[field]):
-                for row in batch.to_pylist():
-                    number += 1
-                    yield from _field(row, field, f"{path}, row {number}")
+            rows = (row for batch in table.iter_batches(batch_size=1024, columns=[field]) for row in arrow(batch.column(0)))
+            for number, row in enumerate(rows, 1):
+                yield from document({field: row}, field, f"{path}, row {number}", faults)
     except (OSError, pyarrow.ArrowException) as e:
         raise text.unreadable(path, e) from e
 
 
-def _field(row: object, field: str, where: str) -> list[str]:
-    """[the document], or [] where there is none."""
+def arrow(column) -> list[object]:
+    """The values of a column of pyarrow; texts as bytes, because they need not be UTF-8, which only Python would find."""
+    import pyarrow
+
+    if pyarrow.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if column.type in (pyarrow.string(), pyarrow.large_string(), pyarrow.string_view()):
+        column = column.cast(pyarrow.large_binary())
+    return column.to_pylist()
+
+
+def document(row: object, field: str, where: str, faults: collections.Counter) -> list[str]:
+    """[the document of a row], or [] where there is none. Bytes are UTF-8."""
     if not isinstance(row, dict):
         raise UserError(f"text {where} is not an object with fields: give one a row")
     if field not in row:
         raise _lacks(where, field, row)
-    if not isinstance(value := row[field], str | None):
+    if not isinstance(value := row[field], str | bytes | None):
         raise UserError(f"text {where}: {field!r} is a {type(value).__name__}, not a text: name another field")
-    value = value and text.clean(value)
+    if value:
+        value = text.clean(text.decoded(value, faults) if isinstance(value, bytes) else text.wellformed(value, faults))
     return [value] if value else []
 
 
@@ -145,8 +176,9 @@ class Hub:
         return found.select_columns([self.field])
 
     def documents(self, faults: collections.Counter) -> Iterator[str]:
-        for number, row in enumerate(self._opened(), 1):
-            yield from _field(row, self.field, f"datasets:{self.name}, row {number}")
+        tables = self._opened().with_format("arrow").iter(batch_size=1024)
+        for number, row in enumerate((row for table in tables for row in arrow(table.column(0))), 1):
+            yield from document({self.field: row}, self.field, f"datasets:{self.name}, row {number}", faults)
 
     def key(self, memo: Path | None = None) -> dict[str, str]:
         return {"source": f"datasets {self._opened()._fingerprint}", "field": self.field}
@@ -155,4 +187,16 @@ class Hub:
         return int(self._opened().data.nbytes)
 
 
-SCHEMES["datasets"] = Hub
+def folder_placed(name: str) -> str:
+    """Of a dataset of the hub, or a folder of save_to_disk: NAME[@SPLIT]."""
+    where, at, split = name.partition("@")
+    return f"{Path(where).absolute()}{at}{split}" if Path(where).is_dir() else name
+
+
+def tfds(name: str, field: str) -> Source:
+    from ptmjax.data import adapters  # and TensorFlow with it
+
+    return adapters.Tfds(name, field)
+
+
+SCHEMES |= {"tfds": Scheme(tfds), "datasets": Scheme(Hub, folder_placed)}

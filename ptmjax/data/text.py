@@ -17,6 +17,7 @@ from typing import BinaryIO
 from backports import zstd
 from etils import epath
 
+from ptmjax.data.cache import keep, making
 from ptmjax.types import UserError
 
 STYLES = ("blank", "line")
@@ -99,11 +100,9 @@ def _known(memo: Path | None) -> dict[str, str]:
 
 
 def _remember(memo: Path, known: dict[str, str]) -> None:
-    with contextlib.suppress(OSError):  # nothing is lost but the next start's time
-        memo.parent.mkdir(parents=True, exist_ok=True)
-        partial = memo.with_name(f"{memo.name}.{os.getpid()}")
-        partial.write_text(json.dumps(known, indent=1))
-        partial.replace(memo)
+    with contextlib.suppress(UserError), making(memo.parent) as part:  # nothing is lost but the next start's time
+        (part / memo.name).write_text(json.dumps(known, indent=1))
+        keep(part / memo.name, memo)
 
 
 def unreadable(path: epath.Path, error: Exception) -> UserError:
@@ -125,12 +124,24 @@ def check_given(texts: Sequence[str]) -> None:
 
 
 def decoded(raw: bytes, faults: collections.Counter) -> str:
+    """Of UTF-8, with U+FFFD for what is not."""
     try:
         return raw.decode()
     except UnicodeDecodeError:
         text = raw.decode(errors="replace")
         faults["invalid"] += text.count("\ufffd") - raw.count("\ufffd".encode())
         return text
+
+
+def wellformed(document: str, faults: collections.Counter) -> str:
+    """A str with U+FFFD in place of lone surrogates, which JSON can write and UTF-8 cannot."""
+    try:
+        document.encode()
+        return document
+    except UnicodeEncodeError:
+        document, lone = re.subn("[\ud800-\udfff]", "\ufffd", document)
+        faults["invalid"] += lone
+        return document
 
 
 def lines(path: epath.Path, faults: collections.Counter) -> Iterator[str]:

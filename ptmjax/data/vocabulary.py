@@ -3,6 +3,7 @@
 V real pieces (the model may pad its tables beyond V: no id >= V is ever made here), n tokens.
 """
 import abc
+import copy
 import functools
 import hashlib
 import itertools
@@ -27,6 +28,7 @@ class Vocabulary(abc.ABC):
     special: frozenset[int]  # never chosen as a target, never drawn as a replacement
     sentinels: int = 0  # how many the vocabulary has: <extra_id_0> is the last id, V-1, <extra_id_1> is V-2, ... as in T5
     fingerprint: str  # hex digest of what defines the vocabulary
+    path: str | None = None  # of the one file that it is read from
 
     @abc.abstractmethod
     def encode(self, text: str) -> np.ndarray:
@@ -56,6 +58,12 @@ class Vocabulary(abc.ABC):
     def save(self, folder: Path, before: Sequence[str], after: Sequence[str], inputs: Sequence[str]) -> None:
         """Writes the files that transformers' AutoTokenizer reads (tokenizer.write says what the names are)."""
         raise UserError(f"{self!r} has no file that transformers reads: this vocabulary cannot be exported")
+
+    def at(self, path: str) -> "Vocabulary":
+        """The same, read from a copy of its file."""
+        other = copy.copy(self)
+        other.path = path
+        return other
 
     def _id(self, piece: str) -> int | None:
         """The id of a symbol, None where the vocabulary lacks it; a subclass may set cls, sep and mask instead."""

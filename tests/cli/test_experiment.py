@@ -1,5 +1,6 @@
 """What a stage takes."""
 import collections
+import dataclasses
 import os
 import types
 from functools import partial as part
@@ -7,13 +8,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from etils import epath
 
 from ptmjax.cli import folder
-from ptmjax.cli.experiment import Data, Experiment, Stage, physical_memory, warnings
+from ptmjax.cli.experiment import Data, Experiment, Kept, Stage, physical_memory, warnings
+from ptmjax.data import adapters
 from ptmjax.data.masking import Masking
 from ptmjax.data.task import Task
 from ptmjax.data.vocabulary import SentencePiece
 from ptmjax.data.windows import Blocks
+from ptmjax.data.wordpiece import WordPiece
 from ptmjax.models.embedders import Embedder, Table
 from ptmjax.models.heads import VocabularyHead
 from ptmjax.models.network import Network
@@ -53,6 +57,31 @@ def test_what_a_stage_is_trained_on_is_told_by_what_comes_out(tmp_path, monkeypa
     for more in (dict(rate=0.5), dict(mask=0.7), dict(random=0.2), dict(seed=4)):
         other = found(**more)
         assert other["examples"] != plain["examples"] and {**other, "examples": 0} == {**plain, "examples": 0}
+
+
+def test_a_work_folder_keeps_the_vocabulary_and_names_the_records(tmp_path, monkeypatch):
+    """Of a task whose vocabulary is a file of the user's, which then is gone, and the text with it."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sea", "whale", "##s", "A"]) + "\n")
+    (tmp_path / "t.txt").write_text("\n\n".join(f"sea whale whales sea {i}" for i in range(60)))
+    vocabulary = WordPiece(str(tmp_path / "vocab.txt"), lower=False)
+    task = Task("static", str(tmp_path / "t.txt"), vocabulary, Blocks(16), Masking(vocabulary, 18), holdout=6)
+    monkeypatch.setattr(adapters, "read", lambda name: task)
+    data = Data(stage(), 3, tmp_path / "cache")
+    folder.write(epath.Path(tmp_path / "run"), [folder.described(data)], vocabulary, False)
+    assert {p.name for p in (tmp_path / "run").iterdir()} == {"config.gin", "data.json", "vocabulary.txt"}
+    for name in ("vocab.txt", "t.txt"):
+        (tmp_path / name).unlink()
+    monkeypatch.setattr(adapters, "read", lambda name: dataclasses.replace(task, vocabulary=WordPiece(str(tmp_path / "vocab.txt"), lower=False)))
+    kept = folder.kept(epath.Path(tmp_path / "run"), 0)
+    again = Data(stage(), 3, tmp_path / "cache", kept=kept)
+    assert again.task.vocabulary.encode("A sea").tolist() == [8, 5] and [len(x) for x in again.prepare()] == [len(x) for x in data.prepare()]
+    folder.check_vocabulary(epath.Path(tmp_path / "run"), again, 0)
+    for other in (Data(stage(), 3, tmp_path / "empty", kept=kept), Data(stage(), 3, tmp_path / "cache")):
+        with pytest.raises(UserError, match="t.txt does not exist|vocab.txt cannot be read"):
+            other.prepare()
+    (tmp_path / "run" / "vocabulary.txt").unlink()
+    assert folder.kept(epath.Path(tmp_path / "run"), 0) == (None, kept.records) and folder.kept(epath.Path(tmp_path / "run"), 1) == Kept()
 
 
 def words(feature="tokens", size=V.size):

@@ -2,7 +2,9 @@
 import io
 import json
 import random
+import resource
 import shutil
+from types import SimpleNamespace
 
 import pytest
 
@@ -43,7 +45,8 @@ def ptmjax(home, capsys, monkeypatch):
 
 
 def test_bert_on_own_text_from_one_command(ptmjax, home, monkeypatch, tmp_path):
-    """Trained, read out from its folder, gone on with without another vocabulary, and refused on a changed text."""
+    """Trained, read out from its folder, gone on with without another vocabulary, refused on a changed text, and used when the text
+    has changed, when it is gone, and when the cache is gone too."""
     shutil.copytree(home / "my", home / "mine")
     code, out, err = ptmjax("train", *BERT, "--data=mine/*.txt", "--workdir=run")
     assert code == 0, err
@@ -56,10 +59,27 @@ def test_bert_on_own_text_from_one_command(ptmjax, home, monkeypatch, tmp_path):
     code, out, err = ptmjax("train", *BERT, "--data=mine/*.txt", "--workdir=run", "--gin.STEPS_LONG=2")
     assert code == 0 and "training a" not in err and "going on from step 3 of 4" in out, err
 
+    before = {path: path.read_bytes() for path in (home / "cache").glob("vocabulary-*")}
     with (home / "mine" / "b.txt").open("a") as f:
-        f.write("\n\nanother story altogether, of the quick brown fox and the dogs\n")
+        f.write("".join(f"\n\nanother story, {i}" + ", of zigzag zebras" * 999 for i in range(3)))
     code, _, err = ptmjax("train", *BERT, "--data=mine/*.txt", "--workdir=run", "--gin.STEPS_LONG=3")
     assert code == 2 and "holds a run on other data" in err
+    [changed] = set((home / "cache").glob("vocabulary-*")) - before.keys()
+    assert changed.read_bytes() not in before.values()  # so that what follows is not given by chance
+
+    rest = ["fill", "--workdir=run", "the quick [MASK]"]
+    code, wanted, err = ptmjax(*rest)
+    assert code == 0 and "training a" not in err, err
+    shutil.rmtree(home / "mine")
+    code, out, err = ptmjax("eval", "--workdir=run")
+    assert code == 0 and json.loads(out)["step"] == 4, err
+    (home / "cache").rename(home / "elsewhere")
+    assert ptmjax(*rest) == (0, wanted, "")
+    assert ptmjax("export", "--workdir=run", "--to=run_exported")[0] == 0 and (home / "run_exported" / "tokenizer.json").exists()
+    code, _, err = ptmjax("eval", "--workdir=run")
+    assert code == 2 and "mine/*.txt does not exist" in err and not list((home / "cache").glob("own_*"))
+    shutil.rmtree(home / "cache", ignore_errors=True)
+    (home / "elsewhere").rename(home / "cache")
 
 
 @pytest.mark.parametrize("gin, more", [
@@ -78,7 +98,41 @@ def test_inspect_shows_own_text_from_standard_input(ptmjax, home, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("\n".join(stories()).encode())))
     code, out, err = ptmjax("inspect", *BERT, "--data=-", "--style=line", "--examples=1")
     assert code == 0 and "woods" in out, err
-    assert [path.suffix for path in (home / "cache").glob("stdin-*")] == [".txt"]
+    [kept] = (home / "cache").glob("stdin-*")
+    assert kept.suffix == ".txt" and f"{kept.name}: delete it when no run is to read it again" in err
+
+
+def test_standard_input_that_is_no_text(ptmjax, home, monkeypatch, tmp_path):
+    """Closed, of several processes, broken, and more than the disk takes: one line, and nothing is left of it."""
+    class Broken:
+        buffer = SimpleNamespace(read=lambda size: (_ for _ in ()).throw(OSError(21, "Is a directory")))
+
+    there = set((home / "cache").iterdir()) if (home / "cache").exists() else set()
+    given = ["train", *BERT, "--data=-", f"--workdir={tmp_path / 'run'}"]
+    for stdin, more, fault in ((None, [], "standard input is closed"), (None, ["--distributed"], "each of several processes has"),
+                               (None, ["--coordinator=localhost:1"], "each of several processes has"), (Broken, [], "cannot be read (Is a directory)")):
+        monkeypatch.setattr("sys.stdin", stdin)
+        monkeypatch.setattr("ptmjax.cli.session.join", lambda args, trains: None)
+        code, _, err = ptmjax(*given, *more)
+        assert code == 2 and fault in err and err.count("\n") == 1, err
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a" * (1 << 20))))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
+    try:
+        code, _, err = ptmjax(*given)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert code == 2 and "cannot write the data cache in" in err and set((home / "cache").iterdir()) == there, err
+
+
+def test_a_vocabulary_that_is_deleted_from_the_cache_is_made_again(ptmjax, home, tmp_path):
+    given = ["vocab", "--data=my/b.txt", "--size=109"]
+    assert ptmjax(*given, f"--out={tmp_path / '1.txt'}")[0] == 0
+    [file] = [path for path in (home / "cache").glob("vocabulary-*") if path.read_bytes() == (tmp_path / "1.txt").read_bytes()]
+    file.unlink()
+    assert ptmjax(*given, f"--out={tmp_path / '2.txt'}")[0] == 0
+    code, _, err = ptmjax(*given, f"--out={tmp_path / '3.txt'}")
+    assert code == 0 and "training a" not in err and file.exists() and not list((home / "cache").glob(".part-*"))
 
 
 def test_vocab_and_a_file_of_it(ptmjax, tmp_path):
@@ -96,7 +150,8 @@ def test_vocab_and_a_file_of_it(ptmjax, tmp_path):
 @pytest.mark.parametrize("given, fault", [
     (["--style=line"], "--style is about --data, which is not given"), (["--cased"], "--cased is about --data"),
     (["--data=my/none*.txt"], "none*.txt does not exist"), (["--data=my/a.txt", "--vocabulary=words"], "'words' is neither a kind"),
-    (["--data=my/a.txt", "--vocabulary=bpe:many"], "'many' is no number of pieces"), (["--data=my/a.txt", "--vocabulary=x.model"], "x.model cannot be read"),
+    (["--data=my/a.txt", "--vocabulary=bpe:many"], "'many' is no number of pieces"),
+    (["--data=my/a.txt", "--vocabulary=bpe:"], "'' is no number of pieces"), (["--data=my/a.txt", "--vocabulary=bytes:100"], "'bytes:100': bytes are 256"), (["--data=my/a.txt", "--vocabulary=x.model"], "x.model cannot be read"),
     (["--data=rows.jsonl"], "has no field 'text', it has 'body'"), (["--data=my/a.txt", "--holdout=1"], "holdout is 1; it must be at least 2"),
     (["--data=my/a.txt", "--vocabulary=wordpiece:200"], "is for 128 ids, the vocabulary of own_en_pd_mlm_64 has"),
     (["--data=tfds:none_such"], "tfds:none_such cannot be opened"),
@@ -115,8 +170,8 @@ def test_span_tasks_refuse_a_vocabulary_without_sentinels(ptmjax, tmp_path):
 
 
 def test_a_dry_run_tells_sizes_and_writes_no_run(ptmjax, tmp_path):
-    code, out, err = ptmjax("train", *BERT, "--data=my/a.txt", f"--workdir={tmp_path / 'run'}", "--dry_run")
-    assert code == 0 and not (tmp_path / "run").exists(), err
+    code, out, err = ptmjax("train", *BERT, "--data=my/a.txt", "--vocabulary=wordpiece:110", f"--workdir={tmp_path / 'run'}", "--dry_run")
+    assert "--gin.V=110 makes a smaller model" in out and code == 0 and not (tmp_path / "run").exists(), err
     for told in ("stage 1", "stage 2", "own_en_pd_wwm_64", "own_en_pd_mlm_64: ", "tokens a step", "512", "MFLOP", "MiB", "'fsdp': 1"):
         assert told in out, out
 

@@ -19,7 +19,7 @@ def test_runs_side_by_side(tmp_path, capsys):
     runs = [run_of(tmp_path / "a" / "run", 0.1, [3.0, None, 2.5]), run_of(tmp_path / "b" / "run", 0.2, [3.0, 2.0, None])]
     assert main(["report", *runs, f"--out={tmp_path / 'out'}"]) == 0
     page = (tmp_path / "out" / "report.md").read_text()
-    for line in ("|  | a/run | b/run |", "| `RATE` | 0.1 | 0.2 |", "| step | 3 | 3 |", "| loss | 2.5 | not finite |", "| accuracy | 0.25 | 0.25 |",
+    for line in ("|  | a/run | b/run |", "| `RATE` | 0.1 | 0.2 |", "| step | 3 | 3 |", "| training loss | 2.5 | not finite |", "| evaluated at step | 3 | 3 |", "| loss | 2.5 | not finite |", "| accuracy | 0.25 | 0.25 |",
                  "| tokens/s | 500 | 500 |"):
         assert line in page, page
     assert "STEPS" not in page and "![curves](report.png)" in page  # what is alike does not show
@@ -27,9 +27,23 @@ def test_runs_side_by_side(tmp_path, capsys):
     assert "report.md" in (out := capsys.readouterr().out) and "b/run" in out
 
 
-def test_a_run_without_an_evaluation_stands_beside_one_with(tmp_path, capsys):
+def test_what_was_held_out_stands_at_its_own_step(tmp_path, capsys):
+    """A run that was evaluated before its last step, beside one that never was."""
     runs = [run_of(tmp_path / "a", 0.1, [3.0]), run_of(tmp_path / "b", 0.1, [2.0], held=False)]
-    assert main(["report", *runs, f"--out={tmp_path / 'out'}"]) == 0 and "| loss | 3 | 2 |" in (tmp_path / "out" / "report.md").read_text()
+    with (tmp_path / "a" / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 2, "loss": 1.5}\n')
+    assert main(["report", *runs, f"--out={tmp_path / 'out'}"]) == 0
+    page = (tmp_path / "out" / "report.md").read_text()
+    for line in ("| step | 2 | 1 |", "| training loss | 1.5 | 2 |", "| evaluated at step | 1 | - |", "| loss | 3 | - |", "| accuracy | 0.25 | - |"):
+        assert line in page, page
+
+
+def test_names_are_those_of_the_folders_and_no_markup(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(run_of(tmp_path / "[bold]x$_{$", 0.1, [3.0]))
+    run_of(tmp_path / "other", 0.2, [3.0])
+    assert main(["report", ".", "../other", f"--out={tmp_path / 'out'}"]) == 0
+    assert "[bold]x$_{$" in capsys.readouterr().out and "|  | [bold]x$_{$ | other |" in (tmp_path / "out" / "report.md").read_text()
+    assert main(["report", ".", str(tmp_path / "other" / ".." / "[bold]x$_{$")]) == 2 and "is named twice" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("made, fault", [((), "holds no run"), (("config.gin",), "holds no line yet"), (("twice",), "is named twice")])

@@ -202,46 +202,9 @@ def test_killed_builds_leave_no_half_cache(task, tmp_path):
         assert run.wait() == -signal.SIGKILL
         run.stdout.close()
         assert [p.name for p in cache.iterdir() if not p.name.startswith(".")] == []
-        assert len(list(cache.glob(".sea-*"))) == 1  # a build removes what the one before left
-    for other in (".sea-train-0123456789abcdef-elsewhere-x", ".sea-side-train-0123456789abcdef-elsewhere-x", f".sea-train-key-{records._host()}-x"):
-        (cache / other).mkdir()
-    old = cache / ".sea-validation-0123456789abcdef-elsewhere-y"
-    old.mkdir()
-    os.utime(old, (1e9, 1e9))
+        assert len(list(cache.glob(".part-*"))) == 1  # a build removes what the one before left
     assert files(make(task, cache).folder) == files(make(task, tmp_path / "calm").folder)
-    assert {p.name for p in cache.glob(".sea*")} == {  # of another host and new, another task's, no build's
-        ".sea-train-0123456789abcdef-elsewhere-x", ".sea-side-train-0123456789abcdef-elsewhere-x", f".sea-train-key-{records._host()}-x"}
-
-
-def test_a_build_that_runs_is_no_leftover(task, tmp_path):
-    part, lock = records._part(tmp_path / "sea-train-0123456789abcdef")
-    records._sweep("sea", tmp_path)
-    assert part.exists()
-    os.close(lock)
-    records._sweep("sea", tmp_path)
-    assert not part.exists()
-
-
-def test_a_folder_taken_for_a_leftover_before_it_is_locked_is_made_again(tmp_path, monkeypatch):
-    """The other process sweeps between making and opening it, and between opening and locking it."""
-    mkdtemp, flock, made = records.tempfile.mkdtemp, records.fcntl.flock, []
-
-    def make(**about):
-        made.append(mkdtemp(**about))
-        if len(made) == 1:
-            os.rmdir(made[0])
-        return made[-1]
-
-    def lock(*about):
-        if len(made) == 2:
-            os.rmdir(made[1])
-        return flock(*about)
-
-    monkeypatch.setattr(records.tempfile, "mkdtemp", make)
-    monkeypatch.setattr(records.fcntl, "flock", lock)
-    part, held = records._part(tmp_path / "sea-train-0123456789abcdef")
-    assert len(made) == 3 and str(part) == made[2] and part.exists()
-    os.close(held)
+    assert list(cache.glob(".part-*")) == []
 
 
 def test_two_builders_at_once(task, tmp_path):

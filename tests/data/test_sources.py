@@ -3,7 +3,10 @@ import collections
 import gzip
 import json
 import lzma
+import subprocess
+import sys
 
+import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -76,6 +79,33 @@ def test_ill_formed_bytes_in_rows_are_counted_and_no_rows_are_a_fault(tmp_path):
         read(tmp_path / "a.jsonl")
 
 
+def test_what_is_not_unicode_in_rows_is_counted_and_never_a_fault(tmp_path):
+    """Half of a pair of surrogates, as JSON can write it and a str can hold it; columns of parquet that are not UTF-8."""
+    (tmp_path / "a.jsonl").write_text(r'{"text": "cut \ud83d"}' + "\n" + r'{"text": "whole \ud83d\ude00"}' + "\n")
+    assert read(tmp_path / "a.jsonl", faults=(faults := collections.Counter())) == ["cut \ufffd", "whole \U0001f600"] and faults["invalid"] == 1
+    raw = pyarrow.array([b"a\xff\xffb", None, b"ok"], pyarrow.binary())
+    broken = pyarrow.Array.from_buffers(pyarrow.string(), 3, raw.buffers())
+    for number, column in enumerate((broken, broken.cast(pyarrow.large_binary()).view(pyarrow.large_string()), broken.dictionary_encode(), raw)):
+        pyarrow.parquet.write_table(pyarrow.table({"text": column}), path := tmp_path / f"{number}.parquet")
+        assert read(path, faults=(faults := collections.Counter())) == ["a\ufffd\ufffdb", "ok"] and faults["invalid"] == 2
+
+
+def test_rows_of_datasets_need_not_be_unicode(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    raw = pyarrow.array([b"a\xff", b"ok"], pyarrow.binary())
+    broken = pyarrow.Array.from_buffers(pyarrow.string(), 2, raw.buffers())
+    datasets.Dataset(pyarrow.table({"text": broken})).save_to_disk(str(tmp_path / "d"))
+    assert read(f"datasets:{tmp_path / 'd'}", faults=(faults := collections.Counter())) == ["a\ufffd", "ok"] and faults["invalid"] == 1
+
+
+def test_texts_are_named_so_that_they_mean_the_same_in_any_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "d").mkdir()
+    for given, wanted in (("a*.txt", f"{tmp_path}/a*.txt"), ("datasets:d", f"datasets:{tmp_path}/d"), ("datasets:d@train", f"datasets:{tmp_path}/d@train"),
+                          ("datasets:imdb@test", "datasets:imdb@test"), ("tfds:d", "tfds:d"), ("gs://b/a.txt", "gs://b/a.txt")):
+        assert sources.placed(given) == wanted
+
+
 def test_kinds_mix_and_the_field_counts_only_where_there_are_rows(tmp_path):
     (tmp_path / "a.txt").write_text("a\n\nb")
     (tmp_path / "b.jsonl").write_text('{"text": "c", "body": "d"}\n')
@@ -104,13 +134,13 @@ def test_tfds_that_is_prepared_here(tmp_path, monkeypatch):
         VERSION = tfds.core.Version("1.0.0")
 
         def _info(self):
-            return self.dataset_info_from_configs(features=tfds.features.FeaturesDict({"text": tfds.features.Text(), "title": tfds.features.Text()}))
+            return self.dataset_info_from_configs(features=tfds.features.FeaturesDict({"text": tfds.features.Text(), "title": tfds.features.Text(), "n": np.int64}))
 
         def _split_generators(self, dl_manager):
-            return {"train": self._generate_examples(), "test": iter([(0, {"text": "t", "title": ""})])}
+            return {"train": self._generate_examples(), "test": iter([(0, {"text": "t", "title": "", "n": 1})])}
 
         def _generate_examples(self):
-            yield from ((i, {"text": row, "title": "x"}) for i, row in enumerate(ROWS))
+            yield from ((i, {"text": row, "title": "x", "n": i}) for i, row in enumerate(ROWS))
 
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
     monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(tmp_path), raising=False)
@@ -122,9 +152,14 @@ def test_tfds_that_is_prepared_here(tmp_path, monkeypatch):
     found = adapters.Tfds("tiny_books")
     assert found.key() == adapters.Tfds("tiny_books").key() != adapters.Tfds("tiny_books@test").key() and found.size() > 0
     for name, field, fault in (("tiny_book", "text", "cannot be opened"), ("tiny_books@dev", "text", "has no split 'dev', it has test, train"),
-                               ("tiny_books", "body", "has no field 'body', it has text, title")):
+                               ("tiny_books", "body", "has no field 'body', it has n, text, title"), ("tiny_books", "n", "row 1: 'n' is a int64, not a text")):
         with pytest.raises(UserError, match=fault):
             read(f"tfds:{name}", field=field)
+
+
+def test_every_scheme_is_known_before_tensorflow_is_there():
+    code = "import sys; from ptmjax.data import sources; assert sources.scheme('tfds:a') and 'tensorflow' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_a_dataset_stands_alone(tmp_path):
