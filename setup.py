@@ -29,6 +29,7 @@ REQUIREMENTS = [
     "matplotlib>=3.9",
 ]
 DATASETS = ["datasets>=3"]  # its hub and its folders as a text
+BEAM = ["apache-beam>=2.70", "sentencepiece>=0.2.1,<0.2.3"]  # cache --runner; Beam holds protobuf below 7, with which 0.2.3 was made
 WANDB = ["wandb>=0.19"]  # train --wandb
 TEST = [
     "pytest>=8.3,<10",
@@ -62,6 +63,7 @@ setup(
     package_dir={"ptmjax.tasks": "tasks", "ptmjax.gin": "gin"},
     package_data={"ptmjax.tasks": ["shipped/*"], "ptmjax.gin": ["*.gin", "*.json", "family/*.gin"]},
     install_requires=REQUIREMENTS,
-    extras_require={"cuda": ["jax[cuda13]"], "tpu": ["jax[tpu]"], "datasets": DATASETS, "wandb": WANDB, "test": TEST, "parity": PARITY},
+    extras_require={"cuda": ["jax[cuda13]"], "tpu": ["jax[tpu]"], "datasets": DATASETS, "wandb": WANDB, "beam": BEAM, "test": TEST,
+                    "parity": PARITY},
     entry_points={"console_scripts": ["ptmjax = ptmjax.__main__:console"]},
 )

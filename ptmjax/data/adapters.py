@@ -52,6 +52,9 @@ class Tfds:
             if document := text.clean(text.decoded(row[self.field], faults)):
                 yield document
 
+    def parts(self) -> list["Tfds"]:
+        return [self]
+
     def key(self, memo=None) -> dict[str, str]:
         found, split = self._opened()
         about = found.info.splits[split]

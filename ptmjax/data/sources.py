@@ -20,6 +20,9 @@ class Source(Protocol):
     def documents(self, faults: collections.Counter) -> Iterator[str]:
         """In order; faults["invalid"] grows by what was not UTF-8."""
 
+    def parts(self) -> Sequence["Source"]:
+        """Sources whose documents, one source after the other, are those of this one: what can be read at once."""
+
     def key(self, memo: Path | None = None) -> dict[str, str]:
         """memo: a file that remembers digests (text.digest)."""
 
@@ -67,6 +70,9 @@ class Files:
                 raise UserError(f"text {path} is empty: no row has anything in its field {self.field!r}")
             yield first
             yield from found
+
+    def parts(self) -> list["Files"]:
+        return [Files((str(path),), self.style, self.field) for path, _ in self._files()]
 
     def key(self, memo: Path | None = None) -> dict[str, str]:
         how = {"field": self.field} if any(kind in ROWS for _, kind in self._files()) else {}
@@ -147,6 +153,9 @@ class Hub:
     def documents(self, faults: collections.Counter) -> Iterator[str]:
         for number, row in enumerate(self._opened(), 1):
             yield from _field(row, self.field, f"datasets:{self.name}, row {number}")
+
+    def parts(self) -> list["Hub"]:
+        return [self]
 
     def key(self, memo: Path | None = None) -> dict[str, str]:
         return {"source": f"datasets {self._opened()._fingerprint}", "field": self.field}
