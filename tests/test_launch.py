@@ -12,6 +12,9 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from ptmjax.training.metrics import read_lines
+from tests.drivers.processes import COMMAND, TINY
+
 ROOT = Path(__file__).parents[1]
 LAUNCHERS = ["again", "gke", "slurm", "tpu_vm"]
 AWKWARD = """--gin.A.b="it's $(HOME) $HOME \\ 100 % {x} [y] * ; #" """.strip()
@@ -212,6 +215,30 @@ def test_slurms_sigterm_goes_to_the_processes_of_the_step(notes):
         job.send_signal(signal.SIGTERM)
         assert "queued again" in job.communicate(timeout=30)[1] and job.returncode == 143
     assert calls(notes, "scancel") == [["scancel", "--signal=TERM", "7"]] and calls(notes, "scontrol") == [["scontrol", "requeue", "7"]]
+
+
+@pytest.mark.slow
+def test_two_tasks_of_a_slurm_job_join_save_on_its_sigterm_and_go_on(notes):
+    """The real command, which jax joins by what SLURM tells; the job gets SIGTERM at step 3 of 6, and is queued again."""
+    (notes / "bin" / "srun").write_text("""#!/usr/bin/env bash
+while [[ $1 == --* ]]; do shift; done
+export SLURM_STEP_NODELIST=localhost SLURM_NTASKS=2 most=0
+for SLURM_PROCID in 0 1; do export SLURM_PROCID SLURM_LOCALID=$SLURM_PROCID; setsid "$@" & echo $! >"$NOTES/task$SLURM_PROCID"; done
+for task in 0 1; do wait "$(<"$NOTES/task$task")"; code=$?; ((code <= most)) || most=$code; done; exit "$most"
+""")
+    (notes / "bin" / "scancel").write_text(f'#!/usr/bin/env bash\n{NOTE}for task in 0 1; do kill -TERM -- "-$(<"$NOTES/task$task")"; done\n')
+    slow = shlex.join([sys.executable, *COMMAND, "step", "3", f"kill -TERM $(cat {notes}/job); sleep 5"])
+    (notes / "bin" / "python3").write_text(f'#!/usr/bin/env bash\n[ "$SLURM_PROCID $SLURM_RESTART_COUNT" != "1 0" ] || exec {slow} "${{@:3}}"\nexec {sys.executable} "$@"\n')
+    sbatch = STANDINS["sbatch"].replace("SLURM_JOB_ID=7", f"SLURM_JOB_ID={os.getpid()}").replace('bash "$NOTES/spool" "$@"; code', 'bash "$NOTES/spool" "$@" & echo $! >"$NOTES/job"; wait $!; code')
+    (notes / "bin" / "sbatch").write_text(f"#!/usr/bin/env bash\n{NOTE}{sbatch}\n")
+    given = [f"--gin_file={TINY}", f"--workdir={notes / 'run'}", f"--cache={notes / 'cache'}", "--gin.Experiment.mesh='data=2'"]
+    flags = re.sub(r"(?<=count=)\d+", "1", os.environ["XLA_FLAGS"])
+    done = subprocess.run(["bash", "launch/slurm.sh", "--gpus=2", "--", *given], cwd=ROOT, env=environment(notes, XLA_FLAGS=flags), capture_output=True, text=True, timeout=280)
+    said = done.stdout + done.stderr
+    assert done.returncode == 0 and "2 x cpu (cpu) in 2 process(es)" in said and "curve.png" in said, said
+    assert len(re.findall(r"stopped by SIGTERM, step (\d) is saved", said)) == 2 and "ended with code 143: the job is queued again" in said, said
+    assert re.search(r"going on from step [345] of 6", said) and len(calls(notes, "scancel")) == len(calls(notes, "scontrol")) == 1
+    assert [line["step"] for line in read_lines(notes / "run" / "metrics.jsonl") if "set" not in line] == list(range(1, 7))
 
 
 # ------------------------------------------------------------------ a TPU VM

@@ -11,8 +11,7 @@ from ptmjax.types import UserError
 HELP = "prepare the data of a run without training it, on this machine or by Apache Beam on many"
 EXAMPLES = """
 ptmjax cache --gin_file=bert_base_mlm.gin --data='my/*.txt'                      # what train would do first
-ptmjax cache --gin_file=bert_base_mlm.gin --data='gs://bucket/text-*.txt.gz' --runner=DataflowRunner --staging=gs://bucket/staging \\
-    --beam project=mine --beam region=us-central1 --beam temp_location=gs://bucket/temp --beam sdk_container_image=IMAGE
+ptmjax cache --gin_file=bert_base_mlm.gin --data='my/*.txt' --runner=DirectRunner --beam direct_num_workers=2    # docs/pods_data.md
 """
 
 
