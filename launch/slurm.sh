@@ -3,6 +3,7 @@
 #   bash launch/slurm.sh --nodes=2 --gpus=8 -- --gin_file=bert_base.gin --workdir=/shared/run --gin.Experiment.mesh='"data=-1,fsdp=8"'
 # --nodes=N --gpus=N   how many nodes, and GPUs of each (1, 1): a process a GPU, as jax has it under SLURM, where it takes the one GPU
 #                      of the process' number on its node (so a process a node would leave all others idle)
+# --cpus=N             cores of each process (8): SLURM keeps it to these
 # --time=HH:MM:SS      of the job, after which it is queued again (24:00:00)
 # --name=NAME          of the job (ptmjax); --log=FILE of what it prints (NAME-JOB.log, here)
 # --restarts=N         how often the job is queued again at most (100)
@@ -17,9 +18,9 @@ if [ "${1:-}" = --inside ]; then # SLURM runs a copy of this file that lies else
 fi
 # shellcheck source=launch/launching.sh
 source "$here/launching.sh"
-nodes=1 gpus=1 time=24:00:00 name=ptmjax log='%x-%j.log' restarts=100
-given "nodes gpus time name log restarts" "$@"
-counted nodes gpus restarts
+nodes=1 gpus=1 cpus=8 time=24:00:00 name=ptmjax log='%x-%j.log' restarts=100
+given "nodes gpus cpus time name log restarts" "$@"
+counted nodes gpus cpus restarts
 python=${PTMJAX_PYTHON:-$here/../.venv/bin/python}
 
 # srun's code is the greatest of its processes'. So that a fault wins over what the others say of the process that had it, 1 and 2 are
@@ -27,12 +28,13 @@ python=${PTMJAX_PYTHON:-$here/../.venv/bin/python}
 # shellcheck disable=SC2016
 one='trap : TERM; "$@"; code=$?; [ "$code" -ne 1 ] && [ "$code" -ne 2 ] || exit $((200 + code)); exit "$code"'
 # Every process sees all GPUs of its node (jax takes its own by number). One that ends does not end the others: they say what they miss.
-step=(srun --gpu-bind=none --kill-on-bad-exit=0 --wait=0 bash -c "$one" ptmjax "$python" -m ptmjax train --distributed "${arguments[@]}")
+step=(srun --cpus-per-task="$cpus" --gpu-bind=none --kill-on-bad-exit=0 --wait=0 bash -c "$one" ptmjax "$python" -m ptmjax train --distributed "${arguments[@]}")
 
 if ! $inside; then
   [ ${#arguments[@]} -gt 0 ] || fault "no training: write the arguments of ptmjax train behind --"
-  command=(sbatch --job-name="$name" --nodes="$nodes" --gpus-per-node="$gpus" --ntasks-per-node="$gpus" --time="$time" --output="$log"
-    --open-mode=append --requeue --signal=B:TERM@120 "$here/slurm.sh" --inside "$here" --restarts="$restarts" -- "${arguments[@]}")
+  command=(sbatch --job-name="$name" --nodes="$nodes" --gpus-per-node="$gpus" --ntasks-per-node="$gpus" --cpus-per-task="$cpus"
+    --time="$time" --output="$log" --open-mode=append --requeue --signal=B:TERM@120
+    "$here/slurm.sh" --inside "$here" --cpus="$cpus" --restarts="$restarts" -- "${arguments[@]}")
   if $dry_run; then
     quoted "${command[@]}"
     quoted "${step[@]}"

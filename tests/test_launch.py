@@ -113,7 +113,7 @@ OPTIONS = {  # with words that stand in what is printed
     "gke": {"name": ("run-1", "name: run-1"), "image": ("r/p:tpu", '"r/p:tpu"'), "accelerator": ("tpu-v6e-slice", '"tpu-v6e-slice"'),
             "topology": ("4x8", "4x8"), "slices": ("2", "replicas: 2"), "chips": ("8", "google.com/tpu: 8"), "bucket": ("texts", '"bucketName": "texts"'),
             "account": ("trainer", '"trainer"'), "restarts": ("7", "maxRestarts: 7")},
-    "slurm": {"nodes": ("2", "--nodes=2"), "gpus": ("4", "--gpus-per-node=4 --ntasks-per-node=4"), "time": ("1:00:00", "--time=1:00:00"),
+    "slurm": {"nodes": ("2", "--nodes=2"), "gpus": ("4", "--gpus-per-node=4 --ntasks-per-node=4"), "cpus": ("3", "srun --cpus-per-task=3"), "time": ("1:00:00", "--time=1:00:00"),
               "name": ("run-1", "--job-name=run-1"), "log": ("a.log", "--output=a.log"), "restarts": ("7", "--restarts=7")},
     "tpu_vm": {"tpu": ("pod", " pod:ptmjax.tar.gz "), "zone": ("us-east5-a", "--zone=us-east5-a"), "project": ("mine", "--project=mine"),
                "action": ("start", "again.sh"), "setup": ("sudo apt-get update", "sudo apt-get update"), "files": ("tests/drivers", "tests/drivers ."),
@@ -179,7 +179,7 @@ def test_sigterm_goes_to_the_command_which_is_not_started_again(notes):
 
 
 # ------------------------------------------------------------------ SLURM
-SLURM = ["--nodes=2", "--gpus=1", "--", *TRAIN]
+SLURM = ["--nodes=2", "--gpus=1", "--cpus=5", "--", *TRAIN]
 
 
 def test_slurm_hands_the_arguments_on_as_they_are(notes):
@@ -247,7 +247,7 @@ TPU = ["--tpu=pod", "--zone=z"]
 
 def ended(notes, runs):
     """Waits until the worker has started so many processes, and has no run any more."""
-    end = time.monotonic() + 30
+    end = time.monotonic() + 60
     while len(ran(notes)) < runs or subprocess.run(["flock", "-n", notes / "home/ptmjax/run.lock", "true"]).returncode:
         assert time.monotonic() < end, calls(notes)
         time.sleep(0.05)

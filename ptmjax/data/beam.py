@@ -75,11 +75,16 @@ class Beam:
                             "tells more, or the page of its job") from e
 
     def parsed(self):
-        """Beam's own options; UserError for those that it has not, which it would pass over with a warning."""
+        """Beam's own options; UserError for a runner that it has not, and for options, which it would pass over with a warning."""
         try:
             from apache_beam.options.pipeline_options import PipelineOptions
+            from apache_beam.runners.runner import create_runner
         except ImportError as e:
             raise UserError('--runner needs the package apache-beam: pip install "ptmjax[beam]"') from e
+        try:
+            create_runner(self.runner)
+        except (ValueError, ImportError) as e:
+            raise UserError(f"--runner={self.runner}: {text.first_line(e)[:300]}") from e
         said = io.StringIO()
         try:
             with contextlib.redirect_stderr(said):

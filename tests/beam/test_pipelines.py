@@ -47,7 +47,7 @@ def test_the_bytes_are_those_of_one_machine(text, tmp_path, local, runner):
 
 
 @pytest.mark.parametrize("words, told", [
-    (["--runner=Walrus"], "Walrus"), (["--runner=DirectRunner", "--beam", "whale=1"], "--beam whale: Beam has no such option"),
+    (["--runner=Walrus"], "--runner=Walrus: Unexpected pipeline runner"), (["--runner=DirectRunner", "--beam", "whale=1"], "--beam whale: Beam has no such option"),
     (["--runner=DirectRunner", "--beam", "direct_num_workers=many"], "many")])
 def test_a_users_fault_is_one_line(text, tmp_path, words, told):
     _, err = cache(tmp_path, "--data", text, "--vocabulary=bytes", *words, code=2)

@@ -25,7 +25,7 @@ def test_train_finds_what_was_prepared(capsys, tmp_path):
     (["--beam", "project=mine"], "--beam and --staging are about --runner"), (["--staging=/tmp"], "--beam and --staging are about --runner"),
     (["--runner=DirectRunner"], '--runner needs the package apache-beam: pip install "ptmjax[beam]"')])
 def test_a_users_fault_is_one_line(capsys, monkeypatch, tmp_path, given, told):
-    monkeypatch.setitem(sys.modules, "apache_beam", None)
-    monkeypatch.setitem(sys.modules, "apache_beam.options.pipeline_options", None)
+    for package in ("apache_beam", "apache_beam.options.pipeline_options"):
+        monkeypatch.setitem(sys.modules, package, None)
     assert main(["cache", "--gin_file=bert_demo.gin", f"--cache={tmp_path / 'cache'}", *given]) == 2
     assert told in capsys.readouterr().err and not (tmp_path / "cache").exists()
