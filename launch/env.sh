@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Sourced by the launch scripts: a virtual environment in the repository, made anew when setup.py or pyproject.toml change.
 # Call from the repository's root.  pip's own settings (PIP_INDEX_URL, PIP_FIND_LINKS, ...) are honoured.
 
@@ -29,7 +30,7 @@ environment() {
   key=$( (cat setup.py pyproject.toml && echo "$version" && pwd) | cksum | tr ' ' -)
   [ -f "$folder/stamp" ] && stamp=$(cat "$folder/stamp")
   case "$stamp" in
-    "$key[test,parity]" | "$key$extras") return 0 ;;
+    "${key}[test,parity]" | "$key$extras") return 0 ;;
   esac
   if [ -e "$folder" ] && [ ! -e "$folder/made-by-ptmjax" ]; then
     echo "ptmjax: $(pwd)/$folder is not an environment that ptmjax made: move it away and run this again" >&2

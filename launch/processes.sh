@@ -1,10 +1,16 @@
 #!/usr/bin/env bash
-# A training run of N processes on this machine.   bash launch/processes.sh N [arguments of `ptmjax train`]
+# A training run of N processes on this machine.   bash launch/processes.sh [--dry_run] N [arguments of `ptmjax train`]
 # Where a process ends with a fault it is named, the others are ended, and its exit code is this one's. The same command goes on from
 # the last checkpoint. SIGTERM goes to all of them: they save a step together and this ends with 143. PTMJAX_PYTHON: another
-# interpreter than that of .venv.
+# interpreter than that of .venv. Where there are N GPUs or more (CUDA_VISIBLE_DEVICES, or as nvidia-smi tells), each process has as many
+# as any other, of its own. --dry_run prints the processes' commands and starts none.
 set -uo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
+dry_run=false
+if [ "${1:-}" = --dry_run ]; then
+  dry_run=true
+  shift
+fi
 n=${1:-}
 if ! [[ $n =~ ^[1-9][0-9]*$ ]]; then
   echo "ptmjax: launch/processes.sh begins with how many processes: bash launch/processes.sh 2 --gin_file=bert_demo.gin --workdir=runs/two" >&2
@@ -12,15 +18,29 @@ if ! [[ $n =~ ^[1-9][0-9]*$ ]]; then
 fi
 shift
 
-python=${PTMJAX_PYTHON:-$root/.venv/bin/python}
-if [ -z "${PTMJAX_PYTHON:-}" ]; then
+interpreter=${PTMJAX_PYTHON:-$root/.venv/bin/python}
+if [ -z "${PTMJAX_PYTHON:-}" ] && ! $dry_run; then
   (cd "$root" && source launch/env.sh && found=$(some_python) && environment .venv "" "$found") || exit 2
 fi
-port=$("$python" -c 'import socket; s = socket.socket(); s.bind(("localhost", 0)); print(s.getsockname()[1])') || exit 2
+port=PORT
+if ! $dry_run; then
+  port=$("$interpreter" -c 'import socket; s = socket.socket(); s.bind(("localhost", 0)); print(s.getsockname()[1])') || exit 2
+fi
 
+IFS=, read -r -a gpus <<<"${CUDA_VISIBLE_DEVICES-$(nvidia-smi --query-gpu=index --format=csv,noheader 2>/dev/null | paste -sd ,)}"
+share=$((${#gpus[@]} / n))
 pids=()
 for ((i = 0; i < n; i++)); do
-  "$python" -m ptmjax train --coordinator="localhost:$port" --processes="$n" --process="$i" "$@" &
+  command=("$interpreter" -m ptmjax train --coordinator="localhost:$port" --processes="$n" --process="$i" "$@")
+  if [ "$share" -gt 0 ]; then
+    command=(env "CUDA_VISIBLE_DEVICES=$(IFS=,; echo "${gpus[*]:i * share:share}")" "${command[@]}")
+  fi
+  if $dry_run; then
+    printf '%q ' "${command[@]}"
+    echo
+    continue
+  fi
+  "${command[@]}" &
   pids+=($!)
 done
 trap 'kill -TERM "${pids[@]}" 2>/dev/null' TERM

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The tests, from nothing but Python 3.11+ and pip.   bash launch/test.sh [--all] [pytest arguments]
-#   --all   also the tests marked slow, flax's other graph mode, and Python 3.13 with its newest jax where it is installed
+#   --all   also the tests marked slow, flax's other graph mode, Apache Beam, and Python 3.13 with its newest jax where it is installed
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source launch/env.sh
@@ -29,6 +29,8 @@ hard=tests/systems/test_overfit.py # hundreds of steps of the demos' size: in th
 # The rest of the matrix. Flax's graph mode shows where modules are made and run; XLA's full optimisation is how users compile them.
 echo "ptmjax: again with NNX_GRAPH_MODE=false, and with XLA's full optimisation" >&2
 NNX_GRAPH_MODE=false PTMJAX_FULL_XLA=1 .venv/bin/python "${run[@]}" -m "" $hard tests/nn tests/models tests/training/test_step.py "$@" || status=$?
+environment .venv-beam "[test,beam]" "$python" # apart: Beam holds protobuf and pyarrow back
+.venv-beam/bin/python -m pytest -q -m "" tests/beam || status=$?
 if .venv/bin/python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 13))'; then
   echo "ptmjax: the run above was Python 3.13 already" >&2
 elif newest=$(find_python python3.13); then

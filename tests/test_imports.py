@@ -31,6 +31,7 @@ TENSORFLOW = ("tasks", "data.adapters", "convert")
 OUTSIDE = {  # package -> where it may be imported
     "gin": ("cli",),
     "grain": ("data.loader",),
+    "apache_beam": ("data.beam",),
     "seqio": TENSORFLOW,
     "tensorflow": TENSORFLOW,
     "tensorflow_datasets": TENSORFLOW,
@@ -120,6 +121,7 @@ def test_directions(module):
         ("training.loop", "import gin"),
         ("training.loop", "from gin import config"),
         ("data.order", "import grain.python"),
+        ("data.records", "import apache_beam as beam"),
         ("data.loader", "import seqio"),
         ("data.records", "import tensorflow as tf"),
         ("cli.train", "import torch"),
@@ -169,7 +171,7 @@ def test_a_size_beyond_the_limit_is_seen():
 
 
 # ------------------------------------------------------------------ the core without the heavy packages
-BLOCKED = ("tensorflow", "tensorflow_datasets", "tensorflow_text", "seqio", "grain", "gin", "torch", "transformers")
+BLOCKED = ("apache_beam", "tensorflow", "tensorflow_datasets", "tensorflow_text", "seqio", "grain", "gin", "torch", "transformers")
 IMPORTER = """
 import importlib, importlib.abc, json, sys, traceback
 blocked, modules = json.loads(sys.argv[1])

@@ -1,4 +1,5 @@
 """Several processes give the numbers of one, whatever the mesh, and write once."""
+import json
 import os
 import re
 import shlex
@@ -6,14 +7,18 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 from orbax.checkpoint import v1 as ocp
 
+from ptmjax.cli.main import LOST
+from ptmjax.data import order
 from ptmjax.parallel import distributed
 from ptmjax.training.metrics import read_lines
 from ptmjax.types import UserError
 from tests.drivers import tiny
 from tests.drivers.processes import COMMAND, KILLED, ROOT, TINY, TRAIN, address, finish, start, together
+from tests.drivers.reads import STEPS as BATCHES
 
 
 def close(found, wanted, loss="loss"):
@@ -56,6 +61,42 @@ def test_only_the_first_process_writes(folders):
     for name in ("rows", "across"):
         assert len((folders / name / "timing.jsonl").read_text().splitlines()) == 10
         assert len((folders / name / "metrics.jsonl").read_text().splitlines()) == 13
+
+
+# ------------------------------------------------------------------ what each process reads
+MESHES = [(8, 1, 1), (2, 2, 2), (2, 1, 4), (1, 1, 8)]
+
+
+def reads(processes):
+    """[process][mesh] of tests/drivers/reads.py, with eight devices in all."""
+    meshes, where = ":".join(",".join(map(str, mesh)) for mesh in MESHES), address()
+    join = lambda i: [where, processes, i] if processes > 1 else []
+    said = together([["tests/drivers/reads.py", meshes, *join(i)] for i in range(processes)], 8 // processes)
+    return [json.loads(text.splitlines()[-1]) for text in said]
+
+
+@pytest.fixture(scope="module")
+def alone():
+    return reads(1)[0]
+
+
+@pytest.mark.parametrize("processes", [1, 2, pytest.param(4, marks=pytest.mark.slow)])
+def test_a_host_reads_the_rows_that_its_devices_hold_and_no_others(alone, processes):
+    """Each once. Together they read all, apart from each other but where the model axis lies across them, and have one process' batches."""
+    found = reads(processes) if processes > 1 else [alone]
+    devices = 8 // processes
+    for number, (data, fsdp, model) in enumerate(MESHES):
+        rows = tiny.ROWS // (data * fsdp)  # of a device; devices of one data and fsdp stand side by side
+        mine = [{row for d in range(i * devices, (i + 1) * devices) for row in range(d // model * rows, (d // model + 1) * rows)} for i in range(processes)]
+        assert set.union(*mine) == set(range(tiny.ROWS)) and (len(mine[0]) * processes == tiny.ROWS or model > devices)
+        for part, end, place in (("training", BATCHES * tiny.ROWS, order.Shuffled(len(tiny.RECORDS), 1)), ("evaluation", tiny.HELDOUT, order.Sequential(tiny.HELDOUT))):
+            whole = alone[number][part]["batches"]
+            assert len(whole) == -(-end // tiny.ROWS)
+            for i in range(processes):
+                told = found[i][number][part]
+                assert [{*map(int, batch)} for batch in told["batches"]] == [mine[i]] * len(whole)
+                assert all(batch[row] == of_all[row] for batch, of_all in zip(told["batches"], whole) for row in batch)
+                assert sorted(told["read"]) == sorted(place(np.array([p for p in range(end) if p % tiny.ROWS in mine[i]]))[0].tolist())
 
 
 # ------------------------------------------------------------------ SIGTERM
@@ -139,7 +180,7 @@ def test_one_that_is_lost_ends_the_other_in_time(command, tmp_path, point, at, e
     points = [("nothing", 0, "true"), (point, at, f"touch {tmp_path / 'moment'}; {end}")]
     both = [start([*COMMAND, *where_at, *command(tmp_path / "run", *words(i))[2:]]) for i, where_at in enumerate(points)]
     finish(both[1], code)
-    said = finish(both[0], 2, distributed.HEARTBEAT + 30)
+    said = finish(both[0], LOST, distributed.HEARTBEAT + 30)
     seconds = time.time() - (tmp_path / "moment").stat().st_mtime
     assert "ptmjax: error: another process of this run is gone (" in said and "start all of them again" in said and "Traceback" not in said, said
     number(f"one of two processes ended in a {point} by {end}: seconds until the other has ended", round(seconds, 1))

@@ -55,8 +55,9 @@ def commands() -> dict[str, str]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit code: 0, 2 for a fault that the user can mend, 130 for Ctrl-C, 141 where who reads the output has gone, 143 for a run
-    that SIGTERM has stopped and that is saved. PTMJAX_TRACEBACK=1 shows where a fault came from."""
+    """Exit code: 0, 2 for a fault that the user can mend, LOST where another process of the run is gone, 130 for Ctrl-C, 141 where who
+    reads the output has gone, 143 for a run that SIGTERM has stopped and that is saved. PTMJAX_TRACEBACK=1 shows where a fault came
+    from."""
     quiet.set_levels()
     try:
         code = _run(sys.argv[1:] if argv is None else argv)
@@ -84,11 +85,12 @@ def main(argv: list[str] | None = None) -> int:
         if os.environ.get("PTMJAX_TRACEBACK") == "1":
             traceback.print_exc()
         print(f"ptmjax: error: {told}", file=sys.stderr)
-        return 2
+        return LOST if _lost(error) else 2
 
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 PEERS = re.compile("Gloo|[Cc]oordination|[Hh]eartbeat|peer")
+LOST = 75  # EX_TEMPFAIL: nothing is to be mended here, a launcher starts all processes again
 
 
 def _told(error: Exception) -> str | None:
@@ -106,10 +108,18 @@ def _told(error: Exception) -> str | None:
     if isinstance(error, MemoryError) or device and "RESOURCE_EXHAUSTED" in text:
         return (f"no memory is left ({text[:120]}): take a smaller batch (Stage.batch, --batch) or fewer and shorter texts, raise "
                 "Stage.micro, or spread the run by Experiment.mesh")
-    if device and jax.distributed.is_initialized() and PEERS.search(text):
+    if _lost(error):
         return (f"another process of this run is gone ({text[:120]}): start all of them again, they go on from the last checkpoint "
                 "(PTMJAX_TRACEBACK=1 shows more)")
     return None
+
+
+def _lost(error: Exception) -> bool:
+    """Whether it is what jax says of another process of this run that is gone."""
+    jax = sys.modules.get("jax")
+    if jax is None or not isinstance(error, jax.errors.JaxRuntimeError) or "RESOURCE_EXHAUSTED" in str(error):
+        return False
+    return jax.distributed.is_initialized() and PEERS.search(str(error)) is not None
 
 
 def _run(argv: list[str]) -> int:

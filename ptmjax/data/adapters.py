@@ -51,6 +51,9 @@ class Tfds:
         for number, row in enumerate(rows.as_numpy_iterator(), 1):
             yield from sources.document(row, self.field, f"tfds:{self.name}, row {number}", faults)
 
+    def parts(self) -> list["Tfds"]:
+        return [self]
+
     def key(self, memo=None) -> dict[str, str]:
         found, split = self._opened()
         about = found.info.splits[split]

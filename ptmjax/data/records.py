@@ -14,7 +14,7 @@ import json
 import os
 import threading
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgpack
@@ -25,6 +25,7 @@ from array_record.python import array_record_module
 
 from ptmjax.data import text
 from ptmjax.data.cache import keep, making
+from ptmjax.data.sources import Source
 from ptmjax.data.task import Task
 from ptmjax.data.workers import ordered
 from ptmjax.types import UserError
@@ -36,18 +37,30 @@ SPLITS = ("train", "validation")
 
 
 # ------------------------------------------------------------------ source of the records
+def of_split(task: Task, split: str, source: Source, faults: collections.Counter) -> Iterator[str]:
+    """The documents of a source (the task's, or a part of it) that are of the split, in order."""
+    return (document for document in source.documents(faults) if text.split_of(document, task.holdout) == split)
+
+
+def measure(task: Task, split: str, source: Source, faults: collections.Counter) -> tuple[list[int], text.Distinct]:
+    """The characters of each of those documents, and which are distinct."""
+    lengths, distinct = [], text.Distinct()
+    for document in of_split(task, split, source, faults):
+        lengths.append(len(document))
+        distinct.add(document)
+    return lengths, distinct
+
+
 def deal(task: Task, split: str, faults: collections.Counter | None = None) -> Iterator[list[str]]:
     """The documents of each shard of the split, in order: `task.shards` lists, some of which may be empty.
 
     Reads the text twice, so that it never holds more than a shard. `faults` counts ill-formed bytes (text.documents) and duplicates.
     """
-    faults, lengths, distinct = collections.Counter() if faults is None else faults, [], text.Distinct()
-    mine = lambda faults: (d for d in task.source.documents(faults) if text.split_of(d, task.holdout) == split)
-    for document in mine(faults):
-        lengths.append(len(document))
-        distinct.add(document)
+    faults = collections.Counter() if faults is None else faults
+    lengths, distinct = measure(task, split, task.source, faults)
     faults["duplicates"] += distinct.duplicates
-    groups = itertools.groupby(zip(text.runs(lengths, task.shards), mine(collections.Counter())), key=lambda pair: pair[0])
+    again = of_split(task, split, task.source, collections.Counter())
+    groups = itertools.groupby(zip(text.runs(lengths, task.shards), again), key=lambda pair: pair[0])
     shard, held = next(groups, (None, ()))
     for number in range(task.shards):
         if number == shard:
@@ -109,12 +122,17 @@ def describe(task: Task, split: str, folder: str) -> dict:
     )
 
 
-def build(task: Task, split: str, folder: str, workers: int | None = None, progress: bool = True) -> "Records":
+Made = Iterator[tuple[collections.Counter, np.ndarray]]  # of each shard, what write_shard returns
+Run = Callable[[Task, str, list[str], collections.Counter], Made]
+
+
+def build(task: Task, split: str, folder: str, workers: int | None = None, progress: bool = True, run: Run | None = None) -> "Records":
     """The records of the split, from <folder>/<task>-<split>-<key> where they are, else made there.
 
     Args:
         workers: processes; None takes all cores, or this process alone for a small text. The bytes do not depend on it. Each
             process imports the caller's main module, as multiprocessing does: a script needs its `if __name__ == "__main__"`.
+        run: what makes the shards instead (beam.Beam): (task, split, their paths, faults) -> write_shard's results, in order.
     Raises:
         UserError: a fault of the text (text.py), a split without a record, a worker that was killed, or a damaged cache (Records).
     """
@@ -125,15 +143,15 @@ def build(task: Task, split: str, folder: str, workers: int | None = None, progr
     final = Path(folder) / f"{task.name}-{split}-{key}"
     if not final.exists():
         with making(final.parent) as part:
-            _fill(task, split, what, part, workers, progress)
+            _fill(task, split, what, part, run or functools.partial(here, workers=workers, progress=progress))
             keep(part, final)
     return Records(final)
 
 
-def _fill(task: Task, split: str, what: dict, part: Path, workers: int | None, progress: bool) -> None:
+def _fill(task: Task, split: str, what: dict, part: Path, run: Run) -> None:
     faults, shards, ids = collections.Counter(invalid=0, duplicates=0), [], np.zeros(task.vocabulary.size, np.int64)
     names = [f"{number:05d}-of-{task.shards:05d}.array_record" for number in range(task.shards)]
-    with contextlib.closing(_run(task, split, [str(part / name) for name in names], faults, workers, progress)) as results:
+    with contextlib.closing(run(task, split, [str(part / name) for name in names], faults)) as results:
         for name, (counts, seen) in zip(names, results):
             shards.append({"file": name, "records": counts.pop("records"), "bytes": counts.pop("bytes", 0)})
             faults.update(counts)
@@ -153,8 +171,8 @@ def digest(ids: np.ndarray) -> int:
     return zlib.crc32(np.ascontiguousarray(ids, np.int64).tobytes())
 
 
-def _run(task: Task, split: str, paths: list[str], faults: collections.Counter, workers: int | None, progress: bool) -> Iterator[tuple]:
-    """write_shard's results in the order of shards; at most workers + 1 shards of text are held."""
+def here(task: Task, split: str, paths: list[str], faults: collections.Counter, workers: int | None, progress: bool) -> Made:
+    """On this machine: write_shard's results in the order of shards; at most workers + 1 shards of text are held."""
     dealt = deal(task, split, faults)
     if workers is None:
         workers = 1 if task.source.size() < SMALL else len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

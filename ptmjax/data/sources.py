@@ -20,6 +20,9 @@ class Source(Protocol):
     def documents(self, faults: collections.Counter) -> Iterator[str]:
         """In order; faults["invalid"] grows by what was not UTF-8."""
 
+    def parts(self) -> Sequence["Source"]:
+        """Sources whose documents, one source after the other, are those of this one: what can be read at once."""
+
     def key(self, memo: Path | None = None) -> dict[str, str]:
         """memo: a file that remembers digests (text.digest)."""
 
@@ -88,6 +91,9 @@ class Files:
                 raise UserError(f"text {path} is empty: no row has anything in its field {self.field!r}")
             yield first
             yield from found
+
+    def parts(self) -> list["Files"]:
+        return [Files((str(path),), self.style, self.field) for path, _ in self._files()]
 
     def key(self, memo: Path | None = None) -> dict[str, str]:
         how = {"field": self.field} if any(kind in ROWS for _, kind in self._files()) else {}
@@ -179,6 +185,9 @@ class Hub:
         tables = self._opened().with_format("arrow").iter(batch_size=1024)
         for number, row in enumerate((row for table in tables for row in arrow(table.column(0))), 1):
             yield from document({self.field: row}, self.field, f"datasets:{self.name}, row {number}", faults)
+
+    def parts(self) -> list["Hub"]:
+        return [self]
 
     def key(self, memo: Path | None = None) -> dict[str, str]:
         return {"source": f"datasets {self._opened()._fingerprint}", "field": self.field}

@@ -239,7 +239,16 @@ class Distinct:
         self.total += 1
         if hashed < self.bound:
             self.seen[hashed] += 1
-        if len(self.seen) > self.LIMIT:
+        self._fit()
+
+    def merge(self, other: "Distinct") -> None:
+        """As if the other's documents had been added here."""
+        self.total, self.bound = self.total + other.total, min(self.bound, other.bound)
+        self.seen = collections.Counter({h: n for h, n in (self.seen + other.seen).items() if h < self.bound})
+        self._fit()
+
+    def _fit(self) -> None:
+        while len(self.seen) > self.LIMIT:
             self.bound //= 2
             self.seen = collections.Counter({h: n for h, n in self.seen.items() if h < self.bound})
 

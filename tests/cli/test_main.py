@@ -12,7 +12,7 @@ import pytest
 
 import ptmjax
 import ptmjax.cli
-from ptmjax.cli.main import BEGIN, _options, _told, commands, main, parser_of
+from ptmjax.cli.main import BEGIN, _lost, _options, _told, commands, main, parser_of
 
 COMMANDS = {
     "hail": '''
@@ -25,7 +25,7 @@ COMMANDS = {
         def add_arguments(parser):
             parser.add_argument("words", nargs="*")
             parser.add_argument("--times", type=int, default=1)
-            parser.add_argument("--fail", choices=["user", "stop", "bug", "disk", "memory", "reader"])
+            parser.add_argument("--fail", choices=["user", "stop", "bug", "disk", "memory", "reader", "lost"])
 
         def run(args):
             if args.fail == "user":
@@ -38,6 +38,9 @@ COMMANDS = {
                 raise BrokenPipeError
             if args.fail == "disk":
                 raise OSError(28, "No space left on device")
+            if args.fail == "lost":
+                import jax
+                raise jax.errors.JaxRuntimeError("UNKNOWN: Gloo AllGather failed: Connection closed by peer")
             if args.fail == "bug":
                 raise ZeroDivisionError("a bug")
             print(" ".join(args.words * args.times), os.environ["TF_CPP_MIN_LOG_LEVEL"])
@@ -124,8 +127,16 @@ def test_the_traceback_on_demand(capsys, monkeypatch):
 ])
 def test_faults_of_a_device(text, told, monkeypatch):
     monkeypatch.setattr(jax.distributed, "is_initialized", lambda: True)
-    line = _told(jax.errors.JaxRuntimeError(text))
+    line = _told(error := jax.errors.JaxRuntimeError(text))
     assert line is told is None or told in line and "\n" not in line
+    assert _lost(error) == ("Gloo" in text)
+
+
+def test_a_process_that_is_gone_is_a_code_of_its_own(capsys, monkeypatch):
+    """Launchers start all again on it, and never on 2."""
+    monkeypatch.setattr(jax.distributed, "is_initialized", lambda: True)
+    assert main(["hail", "--fail=lost"]) == 75
+    assert capsys.readouterr().err.startswith("ptmjax: error: another process of this run is gone (UNKNOWN: Gloo")
 
 
 def test_a_bucket_that_cannot_be_reached():

@@ -1,0 +1,42 @@
+"""ptmjax cache: prepares the data of an experiment, here or on the workers of a Beam pipeline."""
+import argparse
+
+from rich.console import Console
+
+from ptmjax.cli import config, own, places, session
+from ptmjax.data import records
+from ptmjax.data.beam import Beam
+from ptmjax.types import UserError
+
+HELP = "prepare the data of a run without training it, on this machine or by Apache Beam on many"
+EXAMPLES = """
+ptmjax cache --gin_file=bert_base_mlm.gin --data='my/*.txt'                      # what train would do first
+ptmjax cache --gin_file=bert_base_mlm.gin --data='my/*.txt' --runner=DirectRunner --beam direct_num_workers=2    # docs/pods_data.md
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    config.add_arguments(parser)
+    own.add_arguments(parser)
+    session.add_cache(parser)
+    group = parser.add_argument_group('on many machines, by Apache Beam (pip install "ptmjax[beam]"): the same files, to the byte')
+    group.add_argument("--runner", metavar="NAME", help="DataflowRunner, FlinkRunner, SparkRunner, ... (DirectRunner: to try it here)")
+    group.add_argument("--staging", type=places.anywhere, metavar="FOLDER",
+                       help="where this machine and all workers read and write while it runs (default: the cache)")
+    group.add_argument("--beam", action="append", default=[], metavar="OPTION=VALUE", help="an option of the runner; may be given often")
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.runner is None and (args.beam or args.staging):
+        raise UserError("--beam and --staging are about --runner, which is not given: name one, such as DirectRunner")
+    how = Beam(args.runner, str(args.staging or args.cache), args.beam) if args.runner else None
+    if how:
+        how.parsed()  # before anything that takes long
+    experiment, console = session.experiment(args.gin_files, args.gin_bindings, own.bindings(args)), Console(soft_wrap=True)
+    for d in experiment.data(args.cache):
+        with session.fitting():
+            d.check_vocabulary(experiment.build(d.stage))
+        for split in records.SPLITS:
+            console.print(str(records.build(d.task, split, str(args.cache), run=how).folder), highlight=False, markup=False)
+        console.print(d.told(), highlight=False, markup=False)
+    return 0
