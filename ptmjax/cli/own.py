@@ -75,7 +75,9 @@ class Own:
         final = cache / f"vocabulary-{kind}-{key}{Path(name).suffix}"
         if not final.exists():
             print(f"training a {kind} vocabulary of at most {size:,} pieces on the text", file=sys.stderr)
-            lines = sample(self.lines(source))
+            if not (lines := sample(self.lines(source))):
+                raise UserError(f"the text has no line beside what is held out, one document in {self.holdout}: give more documents, or "
+                                "say where one ends (--style=line: at every line)")
             with making(cache) as part:
                 train(lines, str(part / name), size, self.lower)
                 keep(part / name, final)

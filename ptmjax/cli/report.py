@@ -17,7 +17,7 @@ HELP = "put runs side by side: what differs between them, what they reached, the
 EXAMPLES = """
 ptmjax report runs/a runs/b --out=report
 """
-SETTINGS = 8  # differing settings that a table shows
+SETTINGS = 12  # differing settings that the screen shows; report.md has all
 PANELS = 6  # held-out numbers that are drawn
 
 
@@ -43,10 +43,12 @@ def run(args: argparse.Namespace) -> int:
     with on_disk(args.out):
         args.out.mkdir(parents=True, exist_ok=True)
         (args.out / "report.md").write_text(markdown(names, rows, draw(runs, args.out / "report.png")))
-    shown = Table("", *map(escape, names))
-    for row in rows:
+    shown, settings = Table("", *map(escape, names)), len(differing(runs))
+    for row in rows[:SETTINGS] + rows[max(SETTINGS, settings):] if settings > SETTINGS else rows:
         shown.add_row(*map(escape, row))
     console.print(shown)
+    if settings > SETTINGS:
+        console.print(f"{settings - SETTINGS} more settings differ: report.md has them", highlight=False)
     print(f"{args.out / 'report.md'}  this table\n{args.out / 'report.png'}  the curves")
     return 0
 
@@ -86,9 +88,10 @@ def table(runs: Sequence[Run]) -> list[list[str]]:
 
 
 def differing(runs: Sequence[Run]) -> list[str]:
-    """Keys of the settings in which the runs differ, macros first (they stand for the others); at most SETTINGS."""
-    every = sorted({key for run in runs for key in run.settings}, key=lambda key: ("." in key, key))
-    return [key for key in every if len({run.settings.get(key) for run in runs}) > 1][:SETTINGS]
+    """Keys of the settings in which the runs differ: macros first (they stand for others), then what all have, then what some lack."""
+    every = {key for run in runs for key in run.settings}
+    order = lambda key: ("." in key, not all(key in run.settings for run in runs), key)
+    return sorted((key for key in every if len({run.settings.get(key) for run in runs}) > 1), key=order)
 
 
 def numbers(lines: Sequence[Mapping]) -> list[str]:

@@ -159,7 +159,8 @@ def _fill(task: Task, split: str, what: dict, part: Path, run: Run) -> None:
     if not sum(shard["records"] for shard in shards):
         raise UserError(
             f"task {task.name}: no document of its text gives a record of the {split} split "
-            f"(one document in {task.holdout} is validation, by hash): give more or longer documents"
+            f"(one document in {task.holdout} is validation, by hash): give more or longer documents, or say where one ends "
+            "(--style=line: at every line)"
         )
     np.save(part / "counts.npy", ids, allow_pickle=False)
     manifest = {**what, "task": task.name, "counts": dict(sorted(faults.items())), "counts_crc": digest(ids), "files": shards}

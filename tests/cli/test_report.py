@@ -1,7 +1,9 @@
 import json
+from pathlib import Path
 
 import pytest
 
+from ptmjax.cli import report
 from ptmjax.cli.main import main
 
 
@@ -53,3 +55,15 @@ def test_faults(tmp_path, capsys, made, fault):
         (tmp_path / "x" / name).write_text("STEPS = 1\n")
     assert main(["report", *[str(tmp_path / "x")] * (1 + (made == ("twice",))), f"--out={tmp_path / 'out'}"]) == 2
     assert fault in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+def test_all_settings_that_differ_are_in_the_file_and_the_screen_says_how_many_are_not_on_it(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(report, "SETTINGS", 2)
+    for name, rate in (("a", 1), ("b", 2)):
+        folder = Path(run_of(tmp_path / name, rate, [3.0, 2.0]))
+        more = "".join(f"ptmjax.nn.x.Part{i}.size = {rate}\n" for i in range(3)) + f"ptmjax.nn.a.Only{name}.size = 1\n"
+        (folder / "config.gin").write_text((folder / "config.gin").read_text() + more)
+    assert main(["report", str(tmp_path / "a"), str(tmp_path / "b"), f"--out={tmp_path / 'out'}"]) == 0
+    out, page = capsys.readouterr().out, (tmp_path / "out" / "report.md").read_text()
+    assert "4 more settings differ: report.md has them" in out and "RATE" in out and "Part2" not in out and "training loss" in out
+    assert all(f"Part{i}" in page for i in range(3)) and page.index("RATE") < page.index("Part0") < page.index("Onlya")
