@@ -22,6 +22,7 @@ from ptmjax.cli.dry_run import flop, rows_of_memory, rows_of_step, size
 from ptmjax.cli.experiment import Data
 from ptmjax.nn.stack import REMAT
 from ptmjax.parallel.mesh import make_mesh
+from ptmjax.parallel.sharding import row_shards
 from ptmjax.parallel.topology import Topology, topology
 from ptmjax.training import hlo, loop, memory, roofline
 from ptmjax.training.flops import flops
@@ -145,9 +146,8 @@ def helps(args: argparse.Namespace, place: Topology, step: Step) -> Iterator[dic
         if (there := spread(step.plan, place, axis)) is not None:
             state = memory.of_step(there, step.batch)
             yield {"knob": f"--mesh={text(there)}", "parameters": state.parameters, "optimizer": state.optimizer}
-    knobs, most = "", step.plan.rows // (step.plan.mesh.shape["data"] * step.plan.mesh.shape["fsdp"])
-    micro, fits = step.plan.micro, False
-    while not fits and micro <= most:
+    micro, most, fits = step.plan.micro, step.plan.rows // row_shards(step.plan.mesh), False
+    while not fits and micro <= most and most % micro == 0:
         knobs = f"--remat=full --microbatches={micro}"
         print(f"ptmjax: it does not fit: trying {knobs}", file=sys.stderr, flush=True)
         found, program = compiled(traced(args, place, "full", micro))
@@ -190,8 +190,10 @@ def show(report: Mapping, step: Step, console: Console) -> None:
         rows[f"a step takes at least, by {what}"] = f"{1000 * seconds:,.2f} ms" + " (the bottleneck)" * (what == report["bottleneck"])
     if "tokens_a_second_at_most" in report:
         rows["tokens a second, at most"] = f"{report['tokens_a_second_at_most']:,.0f}"
-    for help in report.get("helps", ()):
-        rows[help["knob"]] = ", ".join(f"{name} {x if isinstance(x, bool) else size(x)}" for name, x in help.items() if name != "knob")
+    for way in report.get("helps", ()):
+        verdict = [] if "fits" not in way else ["it fits" if way["fits"] else "it does not fit"]
+        sizes = [f"{name} {size(way[name])}" for name in ("parameters", "optimizer", "temporaries", "peak") if name in way]
+        rows[f"with {way['knob']}"] = ", ".join(sizes + verdict)
     rows["compiled in"] = f"{report['compile_seconds']} s"
     for name, cell in rows.items():
         table.add_row(name, cell)

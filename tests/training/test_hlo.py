@@ -94,21 +94,21 @@ def test_by_kind():
 
 # ------------------------------------------------------------------ steps
 MESH = "data=2,fsdp=2,model=2"
-rest = lambda *names: [pytest.param(name, marks=pytest.mark.slow) for name in names]
+rest = lambda *x: pytest.param(*x, marks=pytest.mark.slow)
 
 
-@pytest.mark.parametrize("name", ["bert_large", *rest("t5_large", "electra_large")])
-def test_layers_in_a_loop_send_what_layers_one_by_one_do(name):
+@pytest.mark.parametrize("name, share", [("bert_large", 1), rest("t5_large", 0.8), rest("electra_large", 1)])
+def test_layers_in_a_loop_send_what_layers_one_by_one_do(name, share):
     """The bytes of gradients and activations are equal to the last one; XLA joins some all-reduces of neighbouring layers, so there are
     fewer of them. The kernels of the layers are gathered twice in loops, in the forward and in the backward pass, and once where
-    XLA sees both."""
+    XLA sees both (of T5's MLPs, half the kernels twice all the same: the other .2)."""
     loop, plain = (hlo.by_kind(hlo.collectives(compiled(name, "cpu:8", MESH, LAYERS=4, **more).as_text())[0])
                    for more in ({}, {"Stack.loop": True}))
     assert loop.keys() == plain.keys()
     assert {kind: size for kind, (_, size) in loop.items() if kind != "all-gather"} == {
         kind: size for kind, (_, size) in plain.items() if kind != "all-gather"}
     kernels = {n: x for n, x in step(name, "cpu:8", MESH, LAYERS=4).plan.abstract.params.items() if "/stack/" in n and n.endswith("kernel")}
-    assert loop["all-gather"][1] - plain["all-gather"][1] == memory.held(kernels) > 0
+    assert loop["all-gather"][1] - plain["all-gather"][1] == share * memory.held(kernels) > 0
 
 
 def test_with_the_vocabulary_over_model_no_device_has_all_scores():
