@@ -74,4 +74,4 @@ def test_an_ended_build_leaves_no_process_and_no_cache(tmp_path, english, how, c
             assert time.monotonic() - begin < 60, "a worker goes on"
             time.sleep(0.1)
     left = [p.name for p in (tmp_path / "cache").iterdir() if p.name != ".digests.json"]
-    assert left == [] or how == "killed" and [name.startswith(".sea-train-") for name in left] == [True]
+    assert left == [] or how == "killed" and [name.startswith(".part-") for name in left] == [True]
