@@ -1,5 +1,7 @@
 """`ptmjax cache` by Apache Beam gives the bytes of this machine. Needs the extra "beam"; launch/test.sh --all runs it."""
 import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -44,6 +46,16 @@ def test_the_bytes_are_those_of_one_machine(text, tmp_path, local, runner):
     out, _ = cache(tmp_path / "beam", "--data", text, "--vocabulary=wordpiece:200", *runner, f"--staging={tmp_path / 'staging'}")
     assert files(tmp_path / "beam") == local and sum(name.endswith(".array_record") for name in local) > 8
     assert out.count("-validation-") == out.count("-train-") == 1 and "own_" in out and not list((tmp_path / "staging").iterdir())
+
+
+def test_the_command_of_the_page(tmp_path):
+    page = (ROOT / "docs" / "pods_data.md").read_text()
+    [words] = [shlex.split(line) for line in re.findall(r"^ptmjax (cache .*--runner=.*)$", page, re.M)]
+    (tmp_path / "my").mkdir()
+    (tmp_path / "my" / "a.txt").write_text("\n\n".join(f"story {i} of a king and a whale {i * i}. He went home." for i in range(150)))
+    env = os.environ | {"PTMJAX_CACHE": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT), "XLA_FLAGS": ""}
+    subprocess.run([sys.executable, "-m", "ptmjax", *words], cwd=tmp_path, env=env, check=True)
+    assert len(list((tmp_path / "cache").glob("own_*/manifest.json"))) == 4  # two stages, two splits
 
 
 @pytest.mark.parametrize("words, told", [
