@@ -10,6 +10,7 @@ from flax import nnx
 
 from ptmjax.nn.dropout import dropout
 from ptmjax.nn.linear import Linear
+from ptmjax.nn.masks import See, dense
 from ptmjax.nn.param import Init
 from ptmjax.nn.positions import rotate
 from ptmjax.types import Array, Key, UserError, at_least, constrain
@@ -17,13 +18,14 @@ from ptmjax.types import Array, Key, UserError, at_least, constrain
 HIDDEN = -1e9  # finite, so that a row that sees nothing gives numbers; they are zeroed below
 
 
-def attention(q: Array, k: Array, v: Array, see: Array, *, bias: Array | None = None, rate: float = 0.0, key: Key | None = None,
+def attention(q: Array, k: Array, v: Array, see: See | Array, *, bias: Array | None = None, rate: float = 0.0, key: Key | None = None,
               capture: frozenset[str] = frozenset()) -> tuple[Array, dict[str, Array]]:
-    """q [B, L, H, K] (already scaled), k and v [B, M, H, K], see [B, L, M] bool, bias [B or 1, H, L, M] added to the scores.
+    """q [B, L, H, K] (already scaled), k and v [B, M, H, K], see of masks.py or bool [B, L, M], bias [B or 1, H, L, M] added to the scores.
 
     -> [B, L, H, K] and what `capture` asks for: scores (before the mask), probs (before dropout), values.
     Softmax in float32. A query that sees nothing gets 0, not an average of what it must not see.
     """
+    see = dense(see)
     scores = jnp.einsum("blhk,bmhk->bhlm", q, k, preferred_element_type=jnp.float32)
     if bias is not None:
         scores = scores + bias
@@ -77,7 +79,7 @@ class Attention(nnx.Module):
         if not scaled:
             self.query.kernel[...] = self.query.kernel[...] / math.sqrt(inner // heads)
 
-    def __call__(self, x: Array, over: Array, see: Array, *, angles: Array | None = None, bias: Array | None = None,
+    def __call__(self, x: Array, over: Array, see: See | Array, *, angles: Array | None = None, bias: Array | None = None,
                  rate: float = 0.0, key: Key | None = None, capture: frozenset[str] = frozenset()) -> tuple[Array, dict[str, Array]]:
         """angles [B, L, K/2] turn queries and keys (self-attention only, so L = M); the rest is as in attention()."""
         q, k, v = self.split(self.query(x)), self.split(self.key(over)), self.split(self.value(over))
