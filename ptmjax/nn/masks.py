@@ -14,7 +14,7 @@ from ptmjax.types import Array, Batch, pytree
 class See:
     """A query sees a key of its own segment, where `causal` none after its own place, and only where `rest` lets it.
 
-    Not a square array: the kernels of accelerators want segments and causality apart, and dense() makes the array
+    Not a square array: the kernels of accelerators want segments and causality apart (nn/kernels.py), and dense() makes the array
     for the others, inside the layer. `&` keeps that form; `|` gives the array.
     """
 
