@@ -8,22 +8,39 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from ptmjax.nn import kernels
 from ptmjax.nn.dropout import dropout
 from ptmjax.nn.linear import Linear
+from ptmjax.nn.masks import See, dense
 from ptmjax.nn.param import Init
 from ptmjax.nn.positions import rotate
-from ptmjax.types import Array, Key, UserError, at_least, constrain
+from ptmjax.types import Array, Key, UserError, at_least, constrain, one_of
 
 HIDDEN = -1e9  # finite, so that a row that sees nothing gives numbers; they are zeroed below
+SQUARE = frozenset({"scores", "probs"})  # what capture asks for that has all queries and keys
 
 
-def attention(q: Array, k: Array, v: Array, see: Array, *, bias: Array | None = None, rate: float = 0.0, key: Key | None = None,
-              capture: frozenset[str] = frozenset()) -> tuple[Array, dict[str, Array]]:
-    """q [B, L, H, K] (already scaled), k and v [B, M, H, K], see [B, L, M] bool, bias [B or 1, H, L, M] added to the scores.
+def attention(q: Array, k: Array, v: Array, see: See | Array, *, bias: Array | None = None, rate: float = 0.0, key: Key | None = None,
+              capture: frozenset[str] = frozenset(), kernel: str = kernels.AUTO) -> tuple[Array, dict[str, Array]]:
+    """q [B, L, H, K] (already scaled), k and v [B, M, H, K], see of masks.py or bool [B, L, M], bias [B or 1, H, L, M] added to the scores.
 
     -> [B, L, H, K] and what `capture` asks for: scores (before the mask), probs (before dropout), values.
-    Softmax in float32. A query that sees nothing gets 0, not an average of what it must not see.
+    Softmax in float32. A query that sees nothing gets 0, not an average of what it must not see. `kernel` is how it is computed, not
+    what: see kernels.choose, which may raise UserError.
     """
+    needs = kernels.Needs(
+        q.shape[1], k.shape[1], q.shape[3], q.dtype.name, dropout=key is not None and rate > 0, capture=not capture.isdisjoint(SQUARE),
+        bias=bias is not None, dense=not isinstance(see, See) or see.rest is not None)
+    name = kernels.choose(kernel, kernels.platform(), needs)
+    if name == kernels.REFERENCE:
+        return reference(q, k, v, dense(see), bias, rate, key, capture)
+    y = kernels.KERNELS[name].call(q, k, v, see, *(() if bias is None else (bias,)))
+    return jnp.where(dense(see).any(-1)[:, :, None, None], y, 0), {"values": v} if "values" in capture else {}
+
+
+def reference(q: Array, k: Array, v: Array, see: Array, bias: Array | None, rate: float, key: Key | None,
+              capture: frozenset[str]) -> tuple[Array, dict[str, Array]]:
+    """attention() as it is written, with everything that can be asked for; see is bool [B, L, M]."""
     scores = jnp.einsum("blhk,bmhk->bhlm", q, k, preferred_element_type=jnp.float32)
     if bias is not None:
         scores = scores + bias
@@ -64,11 +81,12 @@ class Attention(nnx.Module):
     """
 
     def __init__(self, width: int, heads: int, *, size: int | None = None, scaled: bool = True, bias: bool = True, init: Init = 0.02,
-                 key: Array):
+                 kernel: str = kernels.AUTO, key: Array):
+        one_of("kernel", kernel, kernels.CHOICES)
         at_least(1, width=width, heads=heads, **({} if size is None else {"size": size}))
         if size is None and width % heads:
             raise UserError(f"width {width} does not divide by {heads} heads: choose sizes that do (D and HEADS of shipped files)")
-        self.heads, self.scaled, keys = heads, scaled, jax.random.split(key, 4)
+        self.heads, self.scaled, self.kernel, keys = heads, scaled, kernel, jax.random.split(key, 4)
         inner = width if size is None else heads * size
         self.query, self.key, self.value = (
             Linear(width, inner, ("embed", "heads"), bias=bias, init=init, key=k) for k in keys[:3]
@@ -77,7 +95,7 @@ class Attention(nnx.Module):
         if not scaled:
             self.query.kernel[...] = self.query.kernel[...] / math.sqrt(inner // heads)
 
-    def __call__(self, x: Array, over: Array, see: Array, *, angles: Array | None = None, bias: Array | None = None,
+    def __call__(self, x: Array, over: Array, see: See | Array, *, angles: Array | None = None, bias: Array | None = None,
                  rate: float = 0.0, key: Key | None = None, capture: frozenset[str] = frozenset()) -> tuple[Array, dict[str, Array]]:
         """angles [B, L, K/2] turn queries and keys (self-attention only, so L = M); the rest is as in attention()."""
         q, k, v = self.split(self.query(x)), self.split(self.key(over)), self.split(self.value(over))
@@ -85,7 +103,7 @@ class Attention(nnx.Module):
             q, k = rotate(q, angles), rotate(k, angles)
         if self.scaled:
             q = q / math.sqrt(q.shape[-1])
-        y, aux = attention(q, k, v, see, bias=bias, rate=rate, key=key, capture=capture)
+        y, aux = attention(q, k, v, see, bias=bias, rate=rate, key=key, capture=capture, kernel=self.kernel)
         return self.out(y.reshape(*y.shape[:2], -1)), aux
 
     def split(self, x: Array) -> Array:

@@ -10,6 +10,7 @@ from flax import nnx
 
 from ptmjax.nn.attention import Attention
 from ptmjax.nn.dropout import check_rate, dropout
+from ptmjax.nn.kernels import AUTO
 from ptmjax.nn.mlp import Mlp
 from ptmjax.nn.norm import Norm
 from ptmjax.nn.param import Init
@@ -69,10 +70,10 @@ class Block(Layer):
 
     def __init__(self, width: int, heads: int, hidden: int, *, act: str = "gelu", norm: str = "layer", eps: float = 1e-12,
                  place: str = "post", rate: float = 0.1, attention_rate: float = 0.1, bias: bool = True, cross: bool = False,
-                 init: Init = 0.02, key: Array):
+                 init: Init = 0.02, kernel: str = AUTO, key: Array):
         one_of("place of the norm", place, PLACES)
         a, b, c, d = jax.random.split(key, 4)
-        attend = functools.partial(Attention, width, heads, bias=bias, init=init)
+        attend = functools.partial(Attention, width, heads, bias=bias, init=init, kernel=kernel)
         super().__init__(attend(key=a), Mlp(width, hidden, act, bias=bias, init=init, key=b), attend(key=c) if cross else None,
                          lambda: Norm(width, norm, eps, key=d), pre=place == "pre", rate=rate, attention_rate=attention_rate)
 
@@ -87,9 +88,9 @@ class T5Block(Layer):
     """
 
     def __init__(self, width: int, heads: int, size: int, hidden: int, *, act: str = "relu", eps: float = 1e-6, rate: float = 0.1,
-                 cross: bool = False, key: Array):
+                 cross: bool = False, kernel: str = AUTO, key: Array):
         a, b, c, d = jax.random.split(key, 4)
-        attend = functools.partial(Attention, width, heads, size=size, scaled=False, bias=False, init="fan_in")
+        attend = functools.partial(Attention, width, heads, size=size, scaled=False, bias=False, init="fan_in", kernel=kernel)
         mlp = Mlp(width, hidden, act, rate=rate, bias=False, init="fan_in_cut", key=b)
         super().__init__(attend(key=a), mlp, attend(key=c) if cross else None, lambda: Norm(width, "rms", eps, key=d), pre=True,
                          rate=rate, attention_rate=rate)

@@ -1,26 +1,66 @@
-"""Who sees whom: functions batch -> [B, L, L] bool (query i, key j), joined by `&` and `|`.
+"""Who sees whom: functions batch -> See or bool [B, L, M] (query i, key j), joined by `&` and `|`.
 
 Segments keep packed examples apart and hide padding: a padded position sees nothing and is seen by nobody.
-B rows, L length, S length of the encoder's side.
+B rows, L queries, M keys (L again, or the length of the encoder's side).
 """
+import dataclasses
+
 import jax.numpy as jnp
 
-from ptmjax.types import Array, Batch
+from ptmjax.types import Array, Batch, pytree
 
 
-def full(batch: Batch) -> Array:
+@pytree
+class See:
+    """A query sees a key of its own segment, where `causal` none after its own place, and only where `rest` lets it.
+
+    Not a square array: the kernels of accelerators want segments and causality apart (nn/kernels.py), and dense() makes the array
+    for the others, inside the layer. `&` keeps that form; `|` gives the array.
+    """
+
+    queries: Array  # [B, L] int32 segments; 0 sees nothing
+    keys: Array  # [B, M] int32 segments; 0 is seen by nobody
+    rest: Array | None = None  # bool, broadcast to [B, L, M]; None for all
+    causal: bool = dataclasses.field(default=False, metadata={"static": True})
+
+    __array_ufunc__ = None  # so that numpy leaves `array & see` to __rand__
+
+    def dense(self) -> Array:
+        """bool [B, L, M]."""
+        q, k = self.queries, self.keys
+        see = (q[:, :, None] == k[:, None, :]) & (k > 0)[:, None, :]
+        if self.causal:
+            see = see & (jnp.arange(q.shape[1])[:, None] >= jnp.arange(k.shape[1]))
+        return see if self.rest is None else see & self.rest
+
+    def __and__(self, other: "See | Array") -> "See":
+        same = isinstance(other, See) and self.queries is other.queries and self.keys is other.keys  # of one batch
+        more = other.rest if same else dense(other)
+        rest = more if self.rest is None else self.rest if more is None else self.rest & more
+        return dataclasses.replace(self, rest=rest, causal=self.causal or same and other.causal)
+
+    def __or__(self, other: "See | Array") -> Array:
+        return self.dense() | dense(other)
+
+    __rand__, __ror__ = __and__, __or__
+
+
+def dense(see: See | Array) -> Array:
+    """bool [B, L, M], of whatever a function of this file or of a user gives."""
+    return see.dense() if isinstance(see, See) else see
+
+
+def full(batch: Batch) -> See:
     """All positions of the same example."""
-    s = batch["segments"]
-    return (s[:, :, None] == s[:, None, :]) & (s > 0)[:, None, :]
+    return See(batch["segments"], batch["segments"])
 
 
-def causal(batch: Batch) -> Array:
+def causal(batch: Batch) -> See:
     """Positions of the same example up to one's own."""
-    at = jnp.arange(batch["segments"].shape[1])
-    return full(batch) & (at[:, None] >= at[None, :])
+    return See(batch["segments"], batch["segments"], causal=True)
 
 
-def own(batch: Batch) -> Array:
+def own(batch: Batch) -> See:
     """One's own position only: the control run that cannot learn from context."""
     return full(batch) & jnp.eye(batch["segments"].shape[1], dtype=bool)
 
@@ -30,12 +70,11 @@ def given(batch: Batch) -> Array:
     return batch["visible"]
 
 
-def cross(batch: Batch) -> Array:
+def cross(batch: Batch) -> See:
     """[B, L, S]: a decoder position sees the encoder positions of its own example."""
-    s, e = batch["segments"], batch["encoded_segments"]
-    return (s[:, :, None] == e[:, None, :]) & (e > 0)[:, None, :]
+    return See(batch["segments"], batch["encoded_segments"])
 
 
-def nothing(batch: Batch) -> Array:
+def nothing(batch: Batch) -> See:
     """[B, L, S]: a decoder that sees nothing of the encoder: the control run that knows the targets' own law alone."""
-    return jnp.zeros((*batch["segments"].shape, batch["encoded_segments"].shape[1]), bool)
+    return See(batch["segments"], jnp.zeros_like(batch["encoded_segments"]))

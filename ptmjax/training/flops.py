@@ -6,8 +6,8 @@ from jax.extend import core
 
 
 def flops(jaxpr: core.Jaxpr) -> int:
-    """2 for a multiplication and an addition; of a scan's body times its length, of a cond's dearest branch. The body of a while
-    counts once: how often it runs is not known. Elementwise work, which a step is short of, does not count."""
+    """2 for a multiplication and an addition, on all devices together; of a cond's dearest branch. The body of a while counts once:
+    how often it runs is not known. Elementwise work, which a step is short of, does not count."""
     return sum(map(_of_one, jaxpr.eqns))
 
 
@@ -23,7 +23,20 @@ def _of_one(eqn: core.JaxprEqn) -> int:
     inner = list(map(flops, _inside(eqn)))
     if name == "cond":
         return max(inner)
-    return sum(inner) * (eqn.params["length"] if name == "scan" else 1)
+    return sum(inner) * _times(eqn)
+
+
+def _times(eqn: core.JaxprEqn) -> int:
+    """How often what is inside runs: steps of a scan, places of a kernel's grid, devices of a shard_map, which sees one device's part."""
+    about = eqn.params
+    match eqn.primitive.name:
+        case "scan":
+            return about["length"]
+        case "pallas_call":
+            return math.prod(about["grid_mapping"].grid)
+        case "shard_map":
+            return math.prod(about["mesh"].shape[axis] for axis in about["newly_manual_axes"])
+    return 1
 
 
 def _inside(eqn: core.JaxprEqn) -> Iterator[core.Jaxpr]:

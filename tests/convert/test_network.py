@@ -140,7 +140,7 @@ def test_t5(tmp_path, changed, why):
 
 def test_what_has_no_meaning_for_what_is_computed_is_no_difference(tmp_path):
     """Dropout, the memory of the backward pass, and a small table that is padded as vocabularies are."""
-    net = change(bert.network(remat="full"), embedder={"rate": 0.3}, block={"attention_rate": 0.2})
+    net = change(bert.network(remat="full"), embedder={"rate": 0.3}, block={"attention_rate": 0.2, "kernel": "xla"})
     parts = net.args[0].func.args[0] if not net.args[0].args else net.args[0].args[0]
     types = part(parts["types"].func, *parts["types"].args, vocabulary=True)
     build = Build({"model": part(Network, part(Embedder, {**parts, "types": types}, W), *net.args[1:])}, bert.TIES)

@@ -23,21 +23,22 @@ SHARED = {"model/decoder/embedder": "model/embedder"}
 TIED = {"model/heads/lm/table": "model/embedder/parts/tokens/table"}
 
 
-def side(see, cross, vocab, width, heads, size, hidden, layers, act, buckets, reach, rate):
+def side(see, cross, vocab, width, heads, size, hidden, layers, act, buckets, reach, rate, kernel="auto"):
     """Embedder, context and stack of the encoder or the decoder."""
-    block = part(T5Block, width, heads, size, hidden, act=act, rate=rate, cross=cross)
+    block = part(T5Block, width, heads, size, hidden, act=act, rate=rate, cross=cross, kernel=kernel)
     return (part(Embedder, {"tokens": part(Table, "tokens", vocab, width, init="normal")}, width, norm=None, rate=rate),
             part(Context, see, bias=part(Relative, heads, buckets=buckets, reach=reach, both=not cross)),
             part(Stack, [(block, layers), (part(Final, width, norm="rms", eps=1e-6, rate=rate), 1)]))
 
 
-def t5(layers=(3, 2), *, v1_1=False, vocab=VOCAB, width=WIDTH, heads=HEADS, size=SIZE, hidden=HIDDEN, buckets=8, reach=12, rate=0.0) -> Build:
+def t5(layers=(3, 2), *, v1_1=False, vocab=VOCAB, width=WIDTH, heads=HEADS, size=SIZE, hidden=HIDDEN, buckets=8, reach=12, rate=0.0,
+       kernel="auto") -> Build:
     """Version 1.0: relu, a tied head whose scores are scaled; 1.1: gated gelu, a head of its own."""
     sizes = (vocab, width, heads, size, hidden)
     act = "gated_gelu_tanh" if v1_1 else "relu"
     head = part(VocabularyHead, vocab, width, act=None, bias=False, scaled=not v1_1, init="fan_in_cut")
-    net = part(Network, *side(masks.full, False, *sizes, layers[0], act, buckets, reach, rate), {"lm": head},
-               decoder=part(Network, *side(masks.causal, True, *sizes, layers[1], act, buckets, reach, rate)))
+    net = part(Network, *side(masks.full, False, *sizes, layers[0], act, buckets, reach, rate, kernel), {"lm": head},
+               decoder=part(Network, *side(masks.causal, True, *sizes, layers[1], act, buckets, reach, rate, kernel)))
     return Build({"model": net}, SHARED if v1_1 else SHARED | TIED)
 
 

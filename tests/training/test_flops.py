@@ -2,6 +2,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from ptmjax.nn.kernels import KERNELS
+from ptmjax.nn.masks import See
+from ptmjax.parallel.mesh import make_mesh
 from ptmjax.training.flops import flops
 from tests.compiled import SHRUNK, compiled, step
 
@@ -24,6 +27,17 @@ PRODUCT = 2 * 3 * 4 * 5
 ])
 def test_matrix_products_are_counted_where_they_stand(f, times):
     assert count(f, (3, 4), (4, 5)) == times * PRODUCT
+
+
+@pytest.mark.parametrize("kernel", ["splash", "flash"])
+def test_kernels_count_on_all_devices(kernel):
+    """As much as the scores held in full take, and of the gradient two products more, twice: it makes the scores again in both parts."""
+    see, shape = See(jnp.ones((4, 256), int), jnp.ones((4, 256), int)), (4, 256, 2, 8)
+    call = lambda *qkv: KERNELS[kernel].call(*qkv, see)
+    square = 2 * 4 * 2 * 256 * 256 * 8
+    with jax.set_mesh(make_mesh("data=2,model=2", jax.devices()[:4])):
+        assert count(call, shape, shape, shape) == 2 * square
+        assert count(jax.grad(lambda *qkv: call(*qkv).sum(), (0, 1, 2)), shape, shape, shape) == pytest.approx(9 * square, rel=0.01)
 
 
 def test_batched_and_convolved():
