@@ -3,6 +3,7 @@ import math
 import re
 
 import jax
+import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh
 
@@ -39,6 +40,18 @@ def make_mesh(text: str = "", devices: list | None = None) -> Mesh:
     if math.prod(sizes.values()) != len(devices):
         raise UserError(f"mesh {text!r} takes {'a multiple of ' if free else ''}{known} devices but there are {len(devices)}: "
                         "make the product of its axes equal the number of devices")
+    return Mesh(placed(tuple(sizes[a] for a in AXES), devices), AXES, axis_types=(AxisType.Auto,) * 3)
+
+
+def placed(sizes: tuple[int, ...], devices: list) -> np.ndarray:
+    """The devices in the order of the mesh. Slices of TPUs, between which the network is slow, lie along data, then fsdp, never model."""
+    slices = len({d.slice_index for d in devices}) if devices[0].platform == "tpu" else 1
+    data = math.gcd(slices, sizes[0])
+    if sizes[1] % (slices // data):
+        raise UserError(f"the mesh data={sizes[0]},fsdp={sizes[1]} does not divide into {slices} slices: make data a multiple of {slices}")
+    outer = (data, slices // data, 1)
+    inner = tuple(size // n for size, n in zip(sizes, outer))
     # Split where it must be: jax.make_mesh refuses an axis that a pod's torus has only in part, such as 4 of v5p's 8 x 8 x 8.
-    placed = mesh_utils.create_device_mesh(tuple(sizes[a] for a in AXES), devices, allow_split_physical_axes=True)
-    return Mesh(placed, AXES, axis_types=(AxisType.Auto,) * 3)
+    if slices == 1:
+        return mesh_utils.create_device_mesh(inner, devices, allow_split_physical_axes=True)
+    return mesh_utils.create_hybrid_device_mesh(inner, outer, devices, allow_split_physical_axes=True)

@@ -1,8 +1,11 @@
+import dataclasses
+
 import jax
+import numpy as np
 import pytest
 from jax.sharding import AxisType
 
-from ptmjax.parallel.mesh import AXES, make_mesh, parse
+from ptmjax.parallel.mesh import AXES, make_mesh, parse, placed
 from ptmjax.types import UserError
 
 
@@ -41,3 +44,33 @@ def test_a_mesh_that_does_not_fit_says_so(text, message):
     with pytest.raises(UserError, match=message) as e:
         make_mesh(text)
     assert "\n" not in str(e.value)
+
+
+@dataclasses.dataclass(frozen=True)
+class Tpu:
+    """As mesh_utils looks at one."""
+
+    id: int
+    coords: tuple[int, ...]
+    slice_index: int
+    core_on_chip: int = 0
+    platform: str = "tpu"
+    device_kind: str = "TPU v5"
+
+
+def pod(slices, shape=(2, 2, 4)):
+    return [Tpu(number, at[1:], at[0]) for number, at in enumerate(np.ndindex(slices, *shape))]
+
+
+@pytest.mark.parametrize("slices, sizes, along", [
+    (1, (4, 4, 1), [0] * 4), (2, (4, 8, 1), [0, 0, 1, 1]), (2, (2, 4, 4), [0, 1]), (2, (1, 32, 1), [0] * 16 + [1] * 16), (4, (2, 8, 4), [0, 0, 0, 0, 1, 1, 1, 1])])
+def test_slices_lie_along_data_then_fsdp(slices, sizes, along):
+    """jax.make_mesh knows one slice. All that differ in model alone are of one slice."""
+    found = np.vectorize(lambda d: d.slice_index)(mesh := placed(sizes, pod(slices)))
+    assert mesh.shape == sizes and len(set(mesh.flat)) == 16 * slices
+    assert (found == found[:, :, :1]).all() and (found[:, 0, 0] if sizes[0] >= slices else found[0, :, 0]).tolist() == along
+
+
+def test_slices_that_the_mesh_cannot_have_are_told():
+    with pytest.raises(UserError, match="data=1,fsdp=1 does not divide into 2 slices: make data a multiple of 2"):
+        placed((1, 1, 32), pod(2))
