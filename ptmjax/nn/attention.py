@@ -78,6 +78,7 @@ class Attention(nnx.Module):
 
     size is K, None for D / H. scaled: scores are divided by sqrt(K); where not (Raffel et al. 2020), the query's initial
     kernel is, so that scores begin alike and the optimizer, not the layer, sets their size.
+    kernel: how attention() computes it.
     """
 
     def __init__(self, width: int, heads: int, *, size: int | None = None, scaled: bool = True, bias: bool = True, init: Init = 0.02,
