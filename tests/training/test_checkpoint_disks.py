@@ -1,6 +1,7 @@
 """Checkpoints (test_checkpoint.py) whose disk or whose other processes fail."""
 import contextlib
 import errno
+import os
 import time
 
 import jax
