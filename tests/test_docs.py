@@ -47,12 +47,12 @@ def test_links_lead_somewhere(page):
 def test_the_pages_name_only_commands_that_are_tested():
     """Every command of the README is run here, or by the tests of launch/ and of several processes."""
     names = {tuple(w for w in words if not w.startswith("XLA_FLAGS="))[:2] for page in PAGES for words in commands(page)}
-    assert names <= {("ptmjax", c) for c in ("train", "eval", "fill", "inspect", "list", "export", "detect", "vocab", "report", "cache", "compile")} | {
+    assert names <= {("ptmjax", c) for c in ("train", "eval", "fill", "inspect", "list", "export", "detect", "vocab", "corpora", "report", "cache", "compile")} | {
         ("bash", f"launch/{script}.sh") for script in ("local", "test", "processes", "again", "slurm", "tpu_vm", "gke")} | {("docker", "build")}, names
 
 
 @pytest.mark.parametrize("part, which", [
-    ("## Commands", ["train", "eval", "fill", "inspect", "list", "report", "compile"]),
+    ("## Commands", ["train", "eval", "fill", "inspect", "list", "report", "corpora", "compile"]),
     pytest.param("Spans, replaced", ["train", "fill", "export", "train", "detect"], marks=pytest.mark.slow),
     pytest.param("## Several devices", ["train"], marks=pytest.mark.slow),
 ])
