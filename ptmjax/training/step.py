@@ -33,6 +33,7 @@ def make_step(plan: Plan) -> Callable[[TrainState, Batch], tuple[TrainState, dic
         frozen = {name: v for name, v in state.params.items() if name not in train}
         xs = cut((batch, jnp.arange(plan.rows), fresh(state.carry, batch["start"])), plan.micro)
         (grads, sums, metrics), carry = accumulate(micro_loss(plan, state, frozen, promised), train, xs)
+        grads = jax.lax.with_sharding_constraint(grads, {name: plan.homes[name] for name in grads})
         updates, opt_state = tx.update(grads, state.opt_state, train, step=state.step)
         norm, moved = optax.tree.norm(grads), optax.apply_updates(train, updates)
         finite = jnp.isfinite(norm) & jnp.isfinite(optax.tree.norm(moved))
