@@ -28,7 +28,7 @@ from ptmjax.objectives.base import Objective
 from ptmjax.parallel import distributed
 from ptmjax.parallel.distributed import first_alone
 from ptmjax.parallel.sharding import rows_sharding
-from ptmjax.training import interrupt
+from ptmjax.training import interrupt, scale
 from ptmjax.training.build import Build, Leaf
 from ptmjax.training.checkpoint import Checkpoints
 from ptmjax.training.metrics import Files, Totals, number
@@ -70,6 +70,7 @@ class Stage:
     rows: int
     micro: int = 1
     heldout: Mapping[str, Heldout] = field(default_factory=dict)
+    fsdp: str = "parameters"
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ def train(stages: Sequence[Stage], workdir: epath.PathLike, mesh: Mesh, *, seed:
         if jax.distributed.is_initialized():
             distributed.heed_sigterm()
         checkpoints = stack.enter_context(Checkpoints(folder / "checkpoints", keep, say, best))
-        state = checkpoints.restore(lambda step: plans[stage_at(step)].abstract)
+        state = checkpoints.restore(lambda step: plans[stage_at(step)].abstract, scale.PATHS)
         state = born(plans[0]) if state is None else state
         done = int(state.step)
         check_begin(int(state.loop["begin"]), done, begins[stage_at(done)])
@@ -152,7 +153,8 @@ def plan_of(stage: Stage, mesh: Mesh, seed: int, steps: int | None = None) -> Pl
     trainable = {name: leaf for name, leaf in stage.build.leaves.items() if name not in stage.build.frozen}
     if not trainable:
         raise UserError("frozen patterns match every parameter, and nothing is trained: leave some out")
-    return Plan(stage.build, stage.objective, stage.optimizer.transform(trainable, steps), mesh, stage.rows, seed, stage.micro)
+    return Plan(stage.build, stage.objective, stage.optimizer.transform(trainable, steps), mesh, stage.rows, seed, stage.micro,
+                stage.fsdp)
 
 
 def check_rate(stages: Sequence[Stage]) -> None:

@@ -16,8 +16,11 @@ from jax.sharding import PartitionSpec as P
 
 from ptmjax.objectives.base import Objective
 from ptmjax.parallel.sharding import follow, placed, row_shards, rows_sharding
+from ptmjax.training import scale
 from ptmjax.training.build import Build
-from ptmjax.types import Array, PyTree, UserError, pytree
+from ptmjax.types import WHOLE, Array, PyTree, UserError, pytree, sharding_rules
+
+FSDP = ("optimizer", "parameters")  # its state alone (ZeRO-1: Rajbhandari et al. 2020, section 5.1), or that of parameters too
 
 
 @pytree
@@ -28,7 +31,7 @@ class TrainState:
     rng: Array  # () typed key; the step's keys are fold_ins of it, so nothing else is to be saved
     carry: PyTree  # the objective's: leaves [B, ...], cut into micro-batches with the batch
     loop: dict[str, Array]  # () int32: skipped and in_a_row (non-finite steps so far; up to now without a finite one between),
-    # begin (the step at which the present stage began)
+    # begin (the step at which the present stage began); of float16 the loss scale (scale.py)
 
 
 def key_of(seed: int, name: str) -> Array:
@@ -47,6 +50,7 @@ class Plan:
     rows: int
     seed: int
     micro: int
+    fsdp: str = "parameters"  # what of the state that axis of the mesh divides: one of FSDP
 
     def trainable(self, params: dict[str, Any]) -> dict[str, Any]:
         return {name: v for name, v in params.items() if name not in self.build.frozen}
@@ -55,7 +59,8 @@ class Plan:
         """The state at step 0 (under jit)."""
         params = self.build.init(key_of(self.seed, "params"))
         scalars = {name: jnp.int32(0) for name in ("skipped", "in_a_row", "begin")}
-        return TrainState(jnp.int32(0), params, self.moments(params), key_of(self.seed, "step"), self.carry(params), scalars)
+        return TrainState(jnp.int32(0), params, self.moments(params), key_of(self.seed, "step"), self.carry(params),
+                          scalars | scale.begun(self.build.compute))
 
     def moments(self, params: dict[str, Array]) -> PyTree:
         """The optimizer's state before its first step over `params`."""
@@ -64,6 +69,11 @@ class Plan:
     def carry(self, params: dict[str, Array]) -> PyTree:
         """The carry before the first batch."""
         return self.objective.init_carry(self.build.nets(params), self.rows)
+
+    @functools.cached_property
+    def homes(self) -> dict[str, NamedSharding]:
+        """Where the optimizer has its share of each parameter: that of the state, and of gradients and updates."""
+        return {n: placed(self.mesh, n, leaf.shape, leaf.names) for n, leaf in self.build.leaves.items()}
 
     @functools.cached_property
     def abstract(self) -> TrainState:
@@ -76,9 +86,10 @@ class Plan:
         for path, x in jax.tree_util.tree_leaves_with_path(state.carry):
             if x.ndim == 0 or x.shape[0] != self.rows:
                 raise ValueError(f"carry{jax.tree_util.keystr(path)} is {list(x.shape)}: its first axis must count the {self.rows} rows")
-        params = {n: placed(self.mesh, n, leaf.shape, leaf.names) for n, leaf in self.build.leaves.items()}
+        with sharding_rules(WHOLE if self.fsdp == "optimizer" else {}):
+            params = {n: placed(self.mesh, n, leaf.shape, leaf.names) for n, leaf in self.build.leaves.items()}
         rows = rows_sharding(self.mesh)
-        shardings = TrainState(everywhere, params, follow(state.opt_state, state.params, params, everywhere), everywhere,
+        shardings = TrainState(everywhere, params, follow(state.opt_state, state.params, self.homes, everywhere), everywhere,
                                jax.tree.map(lambda _: rows, state.carry), dict.fromkeys(state.loop, everywhere))
         return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), state, shardings)
 

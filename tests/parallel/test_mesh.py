@@ -6,7 +6,9 @@ import pytest
 from jax.sharding import AxisType
 
 from ptmjax.parallel.mesh import AXES, make_mesh, parse, placed
+from ptmjax.parallel.topology import topology
 from ptmjax.types import UserError
+from tests.compiled import needs_libtpu
 
 
 def test_parse():
@@ -69,6 +71,12 @@ def test_slices_lie_along_data_then_fsdp(slices, sizes, along):
     found = np.vectorize(lambda d: d.slice_index)(mesh := placed(sizes, pod(slices)))
     assert mesh.shape == sizes and len(set(mesh.flat)) == 16 * slices
     assert (found == found[:, :, :1]).all() and (found[:, 0, 0] if sizes[0] >= slices else found[0, :, 0]).tolist() == along
+
+
+@needs_libtpu
+def test_chips_to_compile_for_are_of_one_slice():
+    """They do not say so."""
+    assert make_mesh("data=2,model=2", topology("v5e:2x2").devices).shape == {"data": 2, "fsdp": 1, "model": 2}
 
 
 def test_slices_that_the_mesh_cannot_have_are_told():
