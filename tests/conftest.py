@@ -35,6 +35,11 @@ hypothesis.settings.register_profile("ptmjax", derandomize=True, deadline=None, 
 hypothesis.settings.load_profile("ptmjax")
 
 
+def pytest_collection_modifyitems(items):
+    """Those of whole commands and processes, which take longest, come first, so that no worker waits for another's last."""
+    items.sort(key=lambda item: item.path.parent != Path(__file__).parent)
+
+
 @pytest.fixture(autouse=True, scope="module")
 def forget_programs():
     """A worker that keeps every program it compiled grows beyond 5 GiB."""

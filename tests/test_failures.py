@@ -5,7 +5,6 @@ from tests.failures import FAILURES, table
 
 WANTED = {  # what is done -> (exit code, what is said, steps lost at most)
     "SIGTERM in the evaluation at step 6": (143, "ptmjax: stopped by SIGTERM, step 6 is saved: the same command goes on", 0),
-    "the checkpoints are deleted (step 5)": (2, "checkpoints is gone, it was removed while the run was under way", 14),
     "another text under the same name": (2, "holds a run on other data", 4),
 }
 

@@ -4,7 +4,7 @@ import argparse
 from rich.console import Console
 
 from ptmjax.cli import config, own, places, session
-from ptmjax.data import records
+from ptmjax.data import records, sources
 from ptmjax.data.beam import Beam
 from ptmjax.types import UserError
 
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.runner is None and (args.beam or args.staging):
         raise UserError("--beam and --staging are about --runner, which is not given: name one, such as DirectRunner")
-    how = Beam(args.runner, own.placed(str(args.staging or args.cache)), args.beam) if args.runner else None
+    how = Beam(args.runner, sources.placed(str(args.staging or args.cache)), args.beam) if args.runner else None
     if how:
         how.parsed()  # before anything that takes long
     experiment, console = session.experiment(args.gin_files, args.gin_bindings, own.bindings(args)), Console(soft_wrap=True)

@@ -112,7 +112,7 @@ def test_standard_input_that_is_no_text(ptmjax, home, monkeypatch, tmp_path):
     for stdin, more, fault in ((None, [], "standard input is closed"), (None, ["--distributed"], "each of several processes has"),
                                (None, ["--coordinator=localhost:1"], "each of several processes has"), (Broken, [], "cannot be read (Is a directory)")):
         monkeypatch.setattr("sys.stdin", stdin)
-        monkeypatch.setattr("ptmjax.cli.session.join", lambda args, trains: None)
+        monkeypatch.setattr("ptmjax.cli.session.join", lambda args: None)
         code, _, err = ptmjax(*given, *more)
         assert code == 2 and fault in err and err.count("\n") == 1, err
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a" * (1 << 20))))
