@@ -54,7 +54,7 @@ def listening(port: int, processes: int, coordinator: str) -> socket.socket:
 def call(door: socket.socket, guests: Guests, processes: int, coordinator: str) -> None:
     """Fills guests, number -> line, with all the others."""
     begin, told = time.monotonic(), False
-    while missing := set(range(1, processes)) - set(guests):
+    while missing := absent(guests, processes):
         if (waited := time.monotonic() - begin) > LIMIT:
             late = names(missing, processes)
             raise UserError(f"{late} did not come to --coordinator={coordinator} within {LIMIT} s: start all of them again")
@@ -64,10 +64,18 @@ def call(door: socket.socket, guests: Guests, processes: int, coordinator: str) 
         try:
             admit(door.accept()[0], guests, processes)
         except TimeoutError:
-            for number in [number for number, guest in guests.items() if not alive(guest)]:
-                guests.pop(number).close()
+            continue
         except OSError as e:
             raise UserError(f"process 0 cannot hear all {processes} ({e.strerror or e}): raise its limit of open files (ulimit -n)") from e
+
+
+def absent(guests: Guests, processes: int) -> set[int]:
+    """Who is missing. Before it is nobody, those who came and left are forgotten."""
+    if not (missing := set(range(1, processes)) - set(guests)):
+        for number in [number for number, guest in guests.items() if not alive(guest)]:
+            guests.pop(number).close()
+            missing.add(number)
+    return missing
 
 
 def admit(guest: socket.socket, guests: Guests, processes: int) -> None:

@@ -202,6 +202,20 @@ def test_who_speaks_otherwise_is_not_counted_and_who_left_may_come_again():
     assert result == [{(0, 3): ""}]
 
 
+def test_one_that_left_is_not_counted_as_the_last(monkeypatch):
+    """It came and ended while another was awaited: all would go but the one that comes in its place."""
+    at = address()
+    with rollcall.listening(int(at.split(":")[1]), 3, at) as door:
+        knock(at).close()
+        with knock(at) as first:
+            first.sendall(b"1 of 3\n")
+        second = knock(at)
+        second.sendall(b"2 of 3\n")
+        monkeypatch.setattr(rollcall, "LIMIT", 1)
+        with second, pytest.raises(UserError, match="process 1 of 0 to 2 did not come"):
+            rollcall.call(door, {}, 3, at)
+
+
 def knock(at: str) -> socket.socket:
     """A line to who listens at `at`, once that is there."""
     for _ in range(100):
