@@ -86,11 +86,13 @@ class Plan:
         for path, x in jax.tree_util.tree_leaves_with_path(state.carry):
             if x.ndim == 0 or x.shape[0] != self.rows:
                 raise ValueError(f"carry{jax.tree_util.keystr(path)} is {list(x.shape)}: its first axis must count the {self.rows} rows")
+        spread = lambda: {n: placed(self.mesh, n, leaf.shape, leaf.names) for n, leaf in self.build.leaves.items()}
+        moments = follow(state.opt_state, state.params, spread(), everywhere)
         with sharding_rules(WHOLE if self.fsdp == "optimizer" else {}):
-            params = {n: placed(self.mesh, n, leaf.shape, leaf.names) for n, leaf in self.build.leaves.items()}
+            params = spread()
         rows = rows_sharding(self.mesh)
-        shardings = TrainState(everywhere, params, follow(state.opt_state, state.params, self.homes, everywhere), everywhere,
-                               jax.tree.map(lambda _: rows, state.carry), dict.fromkeys(state.loop, everywhere))
+        shardings = TrainState(everywhere, params, moments, everywhere, jax.tree.map(lambda _: rows, state.carry),
+                               dict.fromkeys(state.loop, everywhere))
         return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), state, shardings)
 
     def create(self) -> TrainState:

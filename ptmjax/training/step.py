@@ -35,7 +35,6 @@ def make_step(plan: Plan) -> Callable[[TrainState, Batch], tuple[TrainState, dic
         xs = cut((batch, jnp.arange(plan.rows), fresh(state.carry, batch["start"])), plan.micro)
         (grads, sums, metrics), carry = accumulate(micro_loss(plan, state, frozen, promised), train, xs)
         grads = scale.down(grads, state.loop)
-        grads = jax.lax.with_sharding_constraint(grads, {name: plan.homes[name] for name in grads})
         updates, opt_state = tx.update(grads, state.opt_state, train, step=state.step)
         norm, moved = optax.tree.norm(grads), optax.apply_updates(train, updates)
         finite = jnp.isfinite(norm) & jnp.isfinite(optax.tree.norm(moved))
