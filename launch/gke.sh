@@ -24,8 +24,8 @@ counted slices chips restarts
 [[ $topology =~ ^[1-9][0-9]*(x[1-9][0-9]*){1,2}$ ]] || fault "--topology=$topology is not AxB or AxBxC"
 nodes=$((${topology//x/*} / chips))
 [ $((nodes * chips)) -eq $((${topology//x/*})) ] || fault "--topology=$topology has $((${topology//x/*})) chips, no multiple of --chips=$chips a node"
-[[ " ${arguments[*]} " =~ \ --workdir=(gs://|/bucket/) ]] ||
-  fault "--workdir=gs://... is missing behind --: the pods have no other folder in common"
+[[ " ${arguments[*]} " =~ \ --workdir=gs:// ]] || { [ -n "$bucket" ] && [[ " ${arguments[*]} " =~ \ --workdir=/bucket/ ]]; } ||
+  fault "--workdir=gs://... is missing behind -- (or /bucket/... with --bucket): the pods have no other folder in common"
 [[ "$image$accelerator$bucket$account${arguments[*]}" != *[[:cntrl:]]* ]] || fault "an argument holds a line break or another control character"
 
 # json WORD...: the words as JSON strings with commas between. Kubernetes reads $(NAME) in arguments as a variable, unless $ is doubled.
@@ -52,7 +52,7 @@ rendered() {
 apiVersion: jobset.x-k8s.io/v1alpha2
 kind: JobSet
 metadata:
-  name: $name
+  name: "$name"
   annotations:
     alpha.jobset.sigs.k8s.io/exclusive-topology: cloud.google.com/gke-nodepool
 spec:

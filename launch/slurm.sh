@@ -47,7 +47,7 @@ fi
 trap 'signalled=true; scancel --signal=TERM "$SLURM_JOB_ID"' TERM # to the processes of the step, not to this shell
 "${step[@]}" &
 awaited $!
-[ "$code" -le 200 ] || code=$((code - 200))
+[ "$code" -ne 201 ] && [ "$code" -ne 202 ] || code=$((code - 200))
 if goes_on "$code" && [ "${SLURM_RESTART_COUNT:-0}" -lt "$restarts" ] &&
   [ "$(squeue --noheader --format=%T --jobs="$SLURM_JOB_ID")" = RUNNING ]; then # not where someone has cancelled it
   echo "ptmjax: ended with code $code: the job is queued again" >&2

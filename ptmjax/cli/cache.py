@@ -1,11 +1,14 @@
 """ptmjax cache: prepares the data of an experiment, here or on the workers of a Beam pipeline."""
 import argparse
 
+import jax
 from rich.console import Console
 
 from ptmjax.cli import config, own, places, session
 from ptmjax.data import records, sources
 from ptmjax.data.beam import Beam
+from ptmjax.parallel.mesh import make_mesh
+from ptmjax.training import loop
 from ptmjax.types import UserError
 
 HELP = "prepare the data of a run without training it, on this machine or by Apache Beam on many"
@@ -33,9 +36,13 @@ def run(args: argparse.Namespace) -> int:
     if how:
         how.parsed()  # before anything that takes long
     experiment, console = session.experiment(args.gin_files, args.gin_bindings, own.bindings(args)), Console(soft_wrap=True)
-    for d in experiment.data(args.cache):
-        with session.fitting():
+    data = experiment.data(args.cache)
+    with session.fitting():
+        for d in data:
             d.check_vocabulary(experiment.build(d.stage))
+            loop.plan_of(experiment.stage(d), make_mesh("data=1", jax.devices()[:1]), experiment.seed, experiment.steps)
+    config.check_used()
+    for d in data:
         for split in records.SPLITS:
             console.print(str(records.build(d.task, split, str(args.cache), run=how).folder), highlight=False, markup=False)
         console.print(d.told(), highlight=False, markup=False)

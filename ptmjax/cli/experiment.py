@@ -182,9 +182,15 @@ class Data:
         return self.stage.readout or self.task.readout or self.corruption
 
     def records(self, split: str) -> Records:
-        """Built once: process 0 first, the others then find it; a fault ends them all."""
-        first_alone(lambda: self.found(split, True), f"the data of {self.stage.task}")
-        return self.found(split, False)
+        """Built once: process 0 first, the others then find it by its name, without a look at the text; where their cache has it not (a
+        disk of their own), they build it. A fault of process 0 ends them all."""
+        name = first_alone(lambda: self.found(split, True).folder.name, f"the data of {self.stage.task}")
+        there = (self.cache / name).is_dir()
+        records = Records(self.cache / name) if there else self.found(split, False)
+        if records.folder.name != name:
+            me, other = jax.process_index(), records.folder.name
+            raise UserError(f"process {me} has {other} as data of {self.stage.task}, process 0 {name}: give all the same text and options")
+        return records
 
     def found(self, split: str, progress: bool) -> Records:
         name = self.kept.records.get(split)

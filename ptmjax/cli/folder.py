@@ -23,8 +23,8 @@ VOCABULARY = "vocabulary"  # with the ending of the file that it is a copy of
 FILE = "vocabulary_file"  # of data.json: the name of that copy
 LOCK = "train.lock"
 PARTIAL = ".partial"
-FREE = ("STEPS", "STEPS_SHORT", "STEPS_LONG", "Stage.steps", "Stage.micro", "Experiment.mesh", "Experiment.fsdp", "Experiment.keep",
-        "Experiment.best", "Experiment.every", "Every.log", "Every.evaluate", "Every.save", "Every.nonfinite",
+FREE = ("STEPS", "STEPS_SHORT", "STEPS_LONG", "Stage.steps", "Stage.micro", "Experiment.mesh", "Experiment.fsdp", "Experiment.compute",
+        "Experiment.keep", "Experiment.best", "Experiment.every", "Every.log", "Every.evaluate", "Every.save", "Every.nonfinite",
         "Stack.remat", "Stack.loop", "Stack.sequence", "Block.kernel", "T5Block.kernel",  # how it is computed, not what
         "Own.paths", "Own.vocabulary")  # what is in those, data.json tells
 

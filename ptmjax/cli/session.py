@@ -90,8 +90,8 @@ def saved(workdir: epath.Path) -> Experiment:
     path = workdir / config.SAVED
     if not path.is_file():
         raise UserError(f"{workdir} holds no run (there is no {config.SAVED} in it): train one with `ptmjax train --gin_file=...`")
-    config.saved_keys(workdir)
-    return experiment([str(path)], [])
+    kernels = [key for key in config.saved_keys(workdir) if key.endswith("Block.kernel")]
+    return experiment([str(path)], [f"{key}='auto'" for key in kernels])  # those of the devices that trained may not be here
 
 
 def data(args: argparse.Namespace, held: Experiment) -> Data:

@@ -100,7 +100,8 @@ WANDB = "wandb.id"
 
 def check_wandb(project: str | None) -> None:
     """UserError where a project is named that cannot be written to."""
-    if project is not None and importlib.util.find_spec("wandb") is None:
+    found = importlib.util.find_spec("wandb") if project is not None else None
+    if project is not None and (found is None or found.loader is None):  # a folder of that name has no loader
         raise UserError("--wandb needs the package wandb: pip install wandb (or -e '.[wandb]'), or leave the option out")
     if project is not None and not re.fullmatch("([^/]+/)?[^/]+", project):
         raise UserError(f"--wandb={project} names no project: write --wandb=PROJECT, or --wandb=TEAM/PROJECT")
@@ -150,7 +151,8 @@ class Wandb:
             act(*given)
         except Exception as e:  # whatever its service, or the network, makes of it
             self.failed = True
-            self.say(f"Weights & Biases fails ({type(e).__name__}: {e}): the run goes on without it, `wandb sync` may bring what it lacks")
+            why = (str(e).splitlines() or [""])[0]
+            self.say(f"Weights & Biases fails ({type(e).__name__}: {why}): the run goes on without it")
 
 
 class Lost:

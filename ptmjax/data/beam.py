@@ -110,11 +110,9 @@ def carried(task: Task, folder: epath.Path) -> Task:
 
 def runs(lengths: Sequence[Sequence[int]], shards: int) -> list[list[Span]]:
     """Where the documents of each shard stand. lengths: the characters of every document, by part."""
-    dealt = text.runs(list(itertools.chain.from_iterable(lengths)), shards)
-    begins = np.cumsum([0, *map(len, lengths)])
-    found = []
-    for shard in range(shards):
-        first, last = np.searchsorted(dealt, [shard, shard + 1])
+    dealt = np.asarray(text.runs(list(itertools.chain.from_iterable(lengths)), shards))
+    begins, found = np.cumsum([0, *map(len, lengths)]), []
+    for first, last in itertools.pairwise(np.searchsorted(dealt, np.arange(shards + 1))):
         ends = [(max(first, begin) - begin, min(last, end) - begin) for begin, end in itertools.pairwise(begins)]
         found.append([(part, int(begin), int(end)) for part, (begin, end) in enumerate(ends) if begin < end])
     return found

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ptmjax.types import UserError
 
-DAY = 86400  # seconds
+WEEK = 7 * 86400  # seconds
 PART = ".part-"  # a temporary folder is .part-HOST-RANDOM
 
 
@@ -65,11 +65,11 @@ def new(folder: Path) -> tuple[Path, int]:
 
 def sweep(folder: Path) -> None:
     """Removes what killed processes left: unlocked temporary folders of this host (a lock may not reach others), and any that
-    nothing was written to for a day."""
+    nothing was written to for a week."""
     for path in folder.glob(f"{PART}*"):
         with contextlib.suppress(OSError):  # it is gone, locked or another user's
             newest = max(p.stat().st_mtime for p in (path, *path.iterdir()))
-            if not path.name.startswith(f"{PART}{host()}-") and time.time() - newest < DAY:
+            if not path.name.startswith(f"{PART}{host()}-") and time.time() - newest < WEEK:
                 continue
             lock = os.open(path, os.O_RDONLY)
             try:

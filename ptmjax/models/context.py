@@ -32,7 +32,7 @@ class Context(nnx.Module):
             out["angles"] = rotary_angles(positions(batch), self.rotary)
         if self.bias is not None:
             bias = self.bias(batch)  # for every row: its gradient is then summed over them once, not in each layer
-            out["bias"] = constrain(jnp.broadcast_to(bias, (len(batch["tokens"]), *bias.shape[1:])), "batch", "heads", None, None)
+            out["bias"] = constrain(jnp.broadcast_to(bias, (len(batch["segments"]), *bias.shape[1:])), "batch", "heads", None, None)
         if "encoded" in batch:
             out |= {"encoded": batch["encoded"], "encoded_see": self.cross(batch)}
         return out

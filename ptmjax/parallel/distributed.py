@@ -105,11 +105,11 @@ def gathered(value: int, what: str = "going on") -> list[int]:
     return [heard("all", what, x, number) for number, x in enumerate(said)]
 
 
-def told(kind: str, what: str, value: int) -> str:
-    return json.dumps([kind, what, int(value)])
+def told(kind: str, what: str, value: int | str | None) -> str:
+    return json.dumps([kind, what, value if isinstance(value, str | None) else int(value)])
 
 
-def heard(kind: str, what: str, said: str, number: int) -> int:
+def heard(kind: str, what: str, said: str, number: int) -> int | str | None:
     """The value that process `number` told; a UserError where it told of another matter: the processes have gone apart, as they do where
     they see other files."""
     theirs, matter, value = json.loads(said)
@@ -124,7 +124,7 @@ def everywhere(ok: bool, what: str = "going on") -> bool:
     return all(gathered(ok, what))
 
 
-def of_the_first(value: int, what: str = "going on") -> int:
+def of_the_first(value: int | str | None, what: str = "going on") -> int | str | None:
     """Process 0's value, on all processes. They wait for it as long as it lives."""
     if jax.process_count() == 1:
         return value
@@ -141,13 +141,15 @@ def of_the_first(value: int, what: str = "going on") -> int:
                     raise
 
 
-def first_alone(act: Callable[[], object], what: str) -> None:
-    """Runs `act` on process 0 while the others wait; its UserError ends all of them."""
-    fault = None
+def first_alone(act: Callable[[], object], what: str) -> str:
+    """Runs `act` on process 0 while the others wait; its UserError ends all of them. Gives all what it gives, if that is a str, else ""."""
+    fault, found = None, None
     if jax.process_index() == 0:
         try:
-            act()
+            found = act()
+            found = found if isinstance(found, str) else ""
         except UserError as e:
             fault = e
-    if not of_the_first(fault is None, what):
+    if (found := of_the_first(found, what)) is None:
         raise fault or UserError(f"process 0 failed at {what}: it says why")
+    return found

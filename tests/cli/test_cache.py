@@ -22,6 +22,7 @@ def test_train_finds_what_was_prepared(capsys, tmp_path):
 
 
 @pytest.mark.parametrize("given, told", [
+    (["--gin.T5Block.rate=0.2"], "T5Block"),
     (["--beam", "project=mine"], "--beam and --staging are about --runner"), (["--staging=/tmp"], "--beam and --staging are about --runner"),
     (["--runner=DirectRunner"], '--runner needs the package apache-beam: pip install "ptmjax[beam]"')])
 def test_a_users_fault_is_one_line(capsys, monkeypatch, tmp_path, given, told):

@@ -3,10 +3,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from etils import epath
 from ptmjax.tasks.corpora import EN_PD_4096, EN_PD_4096_SENTINELS
 
-from ptmjax.cli import fill, session
-from ptmjax.cli.experiment import Data, Stage
+from ptmjax.cli import config, fill, session
+from ptmjax.cli.experiment import Data, Experiment, Stage
 from ptmjax.cli.main import main
 from ptmjax.data.masking import Masking
 from ptmjax.data.task import Task
@@ -101,3 +102,18 @@ def test_a_cache_named_by_the_environment(capsys, monkeypatch):
     monkeypatch.setenv("PTMJAX_CACHE", "gs://b/cache")
     assert main(["train", "--gin_file=a.gin", "--workdir=run"]) == 2
     assert "gs://b/cache: this must lie on this machine" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("network", ["Block", "T5Block"])
+def test_a_model_that_was_trained_by_another_platforms_kernel_can_be_used_here(tmp_path, network):
+    """`fill` and others have no --gin options."""
+    gin = {"Block": "bert_demo", "T5Block": "t5_demo"}[network]
+    config.load([f"{gin}.gin"], [f"{network}.kernel='splash'"])
+    with session.fitting():
+        held = config.configured(Experiment)()
+    held.build(held.stages[0])
+    config.save(tmp_path)
+    assert f"{network}.kernel = 'splash'" in (tmp_path / "config.gin").read_text()
+    held = session.saved(epath.Path(tmp_path))
+    held.build(held.stages[0])
+    assert f"{network}.kernel = 'auto'" in config.operative() and "splash" not in config.operative()

@@ -8,6 +8,7 @@ import pytest
 
 from ptmjax.data import beam, records, text
 from ptmjax.data.beam import Beam
+from ptmjax.data.cache import PART
 from ptmjax.data.masking import Masking
 from ptmjax.data.task import Task
 from ptmjax.data.windows import Blocks
@@ -48,7 +49,7 @@ def test_the_bytes_are_those_of_one_machine(task, here, tmp_path, split, change)
     assert found.folder.name == local.folder.name and files(found.folder) == files(local.folder)
     assert local.manifest["counts"]["invalid"] > 0 and local.manifest["counts"]["duplicates"] > 0
     assert task.shards < 8 or split == "validation" or [shard["bytes"] for shard in local.manifest["files"]].count(0) > 0
-    assert list((tmp_path / "staging").iterdir()) == [] and not list((tmp_path / "beam").glob(".sea*"))
+    assert list((tmp_path / "staging").iterdir()) == [] and not list((tmp_path / "beam").glob(f"{PART}*"))
 
 
 def test_workers_need_nothing_of_this_machine_but_the_staging_folder(task, here, tmp_path, monkeypatch):
@@ -100,7 +101,7 @@ def test_faults_are_one_line_and_leave_nothing(task, here, tmp_path, monkeypatch
     monkeypatch.setattr(beam, "answer", lambda *job: None)
     with pytest.raises(UserError, match="the workers have left no .*measured-00000.npz: give as --staging a folder"):
         records.build(task, "train", str(tmp_path / "beam"), run=here)
-    assert list((tmp_path / "staging").iterdir()) == [] and not list((tmp_path / "beam").glob(".sea*"))
+    assert list((tmp_path / "staging").iterdir()) == [] and not list((tmp_path / "beam").glob(f"{PART}*"))
 
 
 def test_what_was_told_is_read_as_it_was(tmp_path):

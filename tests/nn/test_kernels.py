@@ -1,6 +1,5 @@
 """Every kernel against the reference. Pallas' kernels for TPUs run in its interpreter here, and are compiled for a TPU that is not here."""
 import functools
-import importlib.util
 import re
 
 import jax
@@ -15,11 +14,13 @@ from ptmjax.nn.attention import Attention, attention
 from ptmjax.nn.kernels import KERNELS, Needs, choose
 from ptmjax.nn.masks import See
 from ptmjax.objectives.seq2seq import Seq2Seq
+from ptmjax.parallel.libtpu import ALONE
 from ptmjax.parallel.mesh import make_mesh
 from ptmjax.parallel.sharding import rows_sharding
 from ptmjax.training.state import Plan
 from ptmjax.training.step import make_step
 from ptmjax.types import Key, UserError
+from tests.compiled import needs_libtpu
 from tests.models import t5
 from tests.models.bert import off
 
@@ -167,11 +168,7 @@ def test_cudnn_is_called_forward_and_backward(monkeypatch):
     assert choose("auto", "gpu", BERT) == "reference"
 
 
-ALONE = {"ALLOW_MULTIPLE_LIBTPU_LOAD": "1", "TPU_SKIP_MDS_QUERY": "1", "TPU_ACCELERATOR_TYPE": "v5litepod-4", "TPU_WORKER_HOSTNAMES": "localhost",
-         "TPU_STDERR_LOG_LEVEL": "3", "TPU_MIN_LOG_LEVEL": "3", "TPU_LOG_DIR": "disabled"}  # libtpu compiles, and neither waits for a TPU nor talks
-
-
-@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu, the compiler for TPUs, is for Linux on x86 alone")
+@needs_libtpu
 def test_a_train_step_of_t5_compiles_for_tpus(monkeypatch):
     """On 2 x 2 of them, rows and heads split, self-attention with its bias by flash, cross attention by splash."""
     for name, value in ALONE.items():

@@ -90,9 +90,8 @@ def test_one_that_does_not_come_is_named(among, capsys):
 
 def test_process_0_is_waited_for_while_it_lives(among):
     """A text takes hours: what ends the wait is its fault, or its end."""
-    store = among(1, 2, {"0/0": FIRST(1, "the data"), "1/0": FIRST(0, "the data")})
-    distributed.first_alone(lambda: 1 / 0, "the data")
-    assert store.gets == 3
+    store = among(1, 2, {"0/0": FIRST("a-folder", "the data"), "1/0": FIRST(None, "the data")})
+    assert distributed.first_alone(lambda: 1 / 0, "the data") == "a-folder" and store.gets == 3
     with pytest.raises(UserError, match="process 0 failed at the data: it says why"):
         distributed.first_alone(lambda: 1 / 0, "the data")
     among(0, 2, {})
