@@ -110,7 +110,7 @@ def test_hadolint_finds_nothing_and_the_image_has_what_the_wheel_needs():
 # ------------------------------------------------------------------ options
 OPTIONS = {  # with words that stand in what is printed
     "again": {"restarts": ("3", ""), "pause": ("1", "")},
-    "gke": {"name": ("run-1", "name: run-1"), "image": ("r/p:tpu", '"r/p:tpu"'), "accelerator": ("tpu-v6e-slice", '"tpu-v6e-slice"'),
+    "gke": {"name": ("run-1", 'name: "run-1"'), "image": ("r/p:tpu", '"r/p:tpu"'), "accelerator": ("tpu-v6e-slice", '"tpu-v6e-slice"'),
             "topology": ("4x8", "4x8"), "slices": ("2", "replicas: 2"), "chips": ("8", "google.com/tpu: 8"), "bucket": ("texts", '"bucketName": "texts"'),
             "account": ("trainer", '"trainer"'), "restarts": ("7", "maxRestarts: 7")},
     "slurm": {"nodes": ("2", "--nodes=2"), "gpus": ("4", "--gpus-per-node=4 --ntasks-per-node=4"), "cpus": ("3", "srun --cpus-per-task=3"), "time": ("1:00:00", "--time=1:00:00"),

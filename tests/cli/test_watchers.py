@@ -1,6 +1,7 @@
 """TensorBoard: the numbers arrive, and a disk that fails is one line, never a wait."""
 import json
 import struct
+import time
 
 import pytest
 import wandb
@@ -76,7 +77,8 @@ def test_wandb_goes_on_in_the_same_run_with_steps_as_axis(tmp_path, monkeypatch)
     monkeypatch.setenv("WANDB_MODE", "offline")
     folder, history, runs, axes, said = epath.Path(tmp_path / "run"), [], [], set(), []
     folder.mkdir()
-    for _ in range(2):  # the second goes on from before step 5
+    for turn in range(2):  # the second goes on from before step 5
+        time.sleep(1.1 * turn)  # wandb names the files of a run in no network by the second
         board = Wandb("team/project", folder, {"Block.rate": "0.1"}, said.append)
         board.trained({"step": 5, "loss": 1.5, "skipped": False, "rate": None}, 2.0, 10)
         board.evaluated(HELD)
