@@ -207,7 +207,7 @@ def slots(weights: Array, k: int) -> Slots:
 ROWS = ("data", "fsdp")  # mesh axes over which the rows of a batch lie
 RULES: dict[str, str | tuple[str, ...] | None] = {
     "batch": ROWS,
-    "length": None,
+    "length": None,  # places between the parts of layers
     "embed": "fsdp",
     "vocab": "model",
     "heads": "model",
@@ -215,6 +215,7 @@ RULES: dict[str, str | tuple[str, ...] | None] = {
     "norm": None,
     "layers": None,
 }
+SEQUENCE: dict[str, str | tuple[str, ...] | None] = {"length": "model"}  # of a stack that shares its places out (Stack.sequence)
 _active = [RULES]
 
 

@@ -105,7 +105,12 @@ class Attention(nnx.Module):
         if self.scaled:
             q = q / math.sqrt(q.shape[-1])
         y, aux = attention(q, k, v, see, bias=bias, rate=rate, key=key, capture=capture, kernel=self.kernel)
-        return self.out(y.reshape(*y.shape[:2], -1)), aux
+        return self.out(apart(y).reshape(*y.shape[:2], -1)), aux
 
     def split(self, x: Array) -> Array:
-        return constrain(x.reshape(*x.shape[:-1], self.heads, -1), "batch", None, "heads", None)
+        return apart(x.reshape(*x.shape[:-1], self.heads, -1))
+
+
+def apart(x: Array) -> Array:
+    """x [B, L, H, K], its heads on devices of their own, each with all places."""
+    return constrain(x, "batch", None, "heads", None)

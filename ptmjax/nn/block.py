@@ -19,6 +19,11 @@ from ptmjax.types import Array, Key, PyTree, constrain, fold, one_of
 PLACES = ("post", "pre")
 
 
+def between(x: Array) -> Array:
+    """x [B, L, D] as it lies between the parts of layers."""
+    return constrain(x, "batch", "length", None)
+
+
 class Layer(nnx.Module):
     """Self-attention [, cross attention], feed-forward, each with its norm: what a Block and a T5Block make of their parts.
 
@@ -35,10 +40,11 @@ class Layer(nnx.Module):
         self.norms = nnx.Dict({name: norm() for name in ("attention", "mlp") + ("cross",) * (cross is not None)})
 
     def residual(self, x: Array, name: str, part: Callable[[Array], tuple[Array, dict]], key: Key | None) -> tuple[Array, dict]:
-        """x plus the dropped-out part, the norm before or after; [B, L, D] and the part's aux."""
+        """x plus the dropped-out part, the norm before or after; [B, L, D] and the part's aux. Only the part sees all places of a row:
+        where rows share "length" out, they are gathered before it, and what it gives is summed over devices and scattered at once."""
         norm = self.norms[name]
-        y, aux = part(norm(x) if self.pre else x)
-        x = constrain(x + dropout(y, self.rate, fold(key, name)), "batch", None, None)
+        y, aux = part(constrain(norm(x) if self.pre else x, "batch", None, None))
+        x = between(x + dropout(between(y), self.rate, fold(key, name)))
         return (x if self.pre else norm(x)), aux
 
     def attend(self, x: Array, context: dict[str, Array], key: Key | None, capture: frozenset[str]) -> tuple[Array, dict]:

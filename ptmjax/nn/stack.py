@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from ptmjax.types import Array, Key, PyTree, UserError, at_least, fold, one_of
+from ptmjax.types import SEQUENCE, Array, Key, PyTree, UserError, at_least, constrain, fold, one_of, sharding_rules
 
 REMAT = {
     "none": None,
@@ -24,21 +24,32 @@ class Stack(nnx.Module):
 
     A scan compiles a layer once (24 layers: 3 s instead of 40 on a CPU); loop=True unrolls it for debugging and gives the
     same initial bits. remat: what the backward pass computes again: "none" (but for what costs next to nothing, which
-    the parts themselves say), "full" (all but layer inputs) or "dots".
+    the parts themselves say), "full" (all but layer inputs) or "dots". sequence: between the parts of layers a device of the mesh's
+    axis `model` has a share of the places of each row (types.SEQUENCE), of whose norms, sums and dropout it makes and keeps no more
+    (Korthikanti et al. 2022, section 4.2.2); the axis must divide the length of rows.
     """
 
-    def __init__(self, groups: Sequence[tuple[Callable, int]], *, remat: str = "none", loop: bool = False, key: Array):
+    def __init__(self, groups: Sequence[tuple[Callable, int]], *, remat: str = "none", loop: bool = False, sequence: bool = False,
+                 key: Array):
         one_of("remat", remat, REMAT)
         at_least(1, groups=len(groups))
         for number, (_, n) in enumerate(groups, 1):
             if n < 1:
                 raise UserError(f"groups is given a count of {n} in group {number}; give at least 1, or leave the group out")
-        self.remat, self.loop, self.counts = remat, loop, tuple(n for _, n in groups)
+        self.remat, self.loop, self.sequence, self.counts = remat, loop, sequence, tuple(n for _, n in groups)
         keys = jax.random.split(key, len(groups))
         self.groups = nnx.List([stacked(block, n, k) for (block, n), k in zip(groups, keys)])
 
     def __call__(self, state: PyTree, context: dict[str, Array], memory: list[PyTree] | None = None, key: Key | None = None,
                  capture: frozenset[str] = frozenset()) -> tuple[PyTree, list[PyTree], list[dict[str, Array]]]:
+        with sharding_rules(SEQUENCE if self.sequence else {}):
+            state, memories, auxes = self.through(state, context, memory, key, capture)
+        if self.sequence:  # once, for all that reads it: heads, or every layer of a decoder
+            state = jax.tree.map(lambda x: constrain(x, "batch", *[None] * (x.ndim - 1)), state)
+        return state, memories, auxes
+
+    def through(self, state: PyTree, context: dict[str, Array], memory: list[PyTree] | None, key: Key | None,
+                capture: frozenset[str]) -> tuple[PyTree, list[PyTree], list[dict[str, Array]]]:
         memories, auxes = [], []
         for i, (blocks, n) in enumerate(zip(self.groups, self.counts)):
             body = functools.partial(one_layer, context, fold(key, i), capture)

@@ -9,6 +9,7 @@ from flax import nnx
 from ptmjax.nn.block import Block, Final
 from ptmjax.nn.param import param
 from ptmjax.nn.stack import Stack, layer
+from ptmjax.parallel.mesh import make_mesh
 from ptmjax.types import Key, UserError
 
 part = functools.partial
@@ -123,6 +124,13 @@ def test_memory_is_the_layers_own(loop):
 def test_a_misspelt_remat_names_the_choices():
     with pytest.raises(ValueError, match="'all'.*'dots', 'full', 'none'"):
         made(remat="all")
+
+
+def test_places_that_do_not_divide_are_told():
+    stack, mesh = made([(part(Block, 12, 4, 20), 2)], sequence=True), make_mesh("model=4", jax.devices()[:4])
+    with jax.set_mesh(mesh), pytest.raises(UserError, match="axis 'length' of 5 does not divide by mesh axis 'model' of 4") as e:
+        jax.eval_shape(lambda x: stack(x, SEE)[0], X)
+    assert "\n" not in str(e.value)
 
 
 def test_a_stack_has_layers():

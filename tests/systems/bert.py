@@ -19,7 +19,7 @@ from ptmjax.objectives.token import Mlm, Sentence
 from ptmjax.training.build import Build
 from tests.systems.harness import CLS, FIRST, MASK, SEP, SIZE, N, System, lists, pad
 
-L, SLOTS = 2 * N + 3, 3
+L, SLOTS = 2 * N + 4, 3  # a place more than it takes, so that four devices can share them
 
 
 def pairs(example, rng, lookup, *, other: float = 0.5, shown: float = 0.8):
@@ -38,12 +38,12 @@ def pairs(example, rng, lookup, *, other: float = 0.5, shown: float = 0.8):
 
 
 def coder(width: int, layers: int, heads: dict[str, Callable], see: Callable = masks.full, embed: int | None = None,
-          project: Callable | None = None) -> Callable:
+          project: Callable | None = None, sequence: bool = False) -> Callable:
     """A factory of an encoder of pairs; `embed` is the width of its tables where that is not `width`."""
     e, block = embed or width, partial(Block, width, 4, 2 * width, place="pre", init="fan_in")
     parts = {"tokens": partial(Table, "tokens", SIZE, e, init="fan_in"), "positions": partial(Positions, L, e, init=0.1),
              "types": partial(Table, "types", 2, e, vocabulary=False)}
-    stack = partial(Stack, [(block, layers), (partial(Final, width), 1)])
+    stack = partial(Stack, [(block, layers), (partial(Final, width), 1)], sequence=sequence)
     return partial(Network, partial(Embedder, parts, e), partial(Context, see), stack, heads, project=project)
 
 
@@ -55,7 +55,7 @@ def tied(net: str) -> dict[str, str]:
     return {f"{net}/heads/mlm/table": f"{net}/embedder/parts/tokens/table"}
 
 
-def system(see: Callable = masks.full, **shown: float) -> System:
+def system(see: Callable = masks.full, sequence: bool = False, **shown: float) -> System:
     heads = {"mlm": mlm(64), "nsp": partial(Classifier, 2, 64, init="fan_in")}
-    build = Build({"model": coder(64, 2, heads, see)}, tied("model"))
+    build = Build({"model": coder(64, 2, heads, see, sequence=sequence)}, tied("model"))
     return System(build, Encoding([Mlm(SLOTS), Sentence()]), partial(pairs, **shown), lists)

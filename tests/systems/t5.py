@@ -36,15 +36,17 @@ def spans(example, rng, lookup, *, recall: bool = False, apart: bool = False):
             "decoder_tokens": pad([CLS, *target[:-1]], TARGETS), "decoder_segments": (np.arange(TARGETS) < len(target)).astype(np.int32)}
 
 
-def side(see, cross: bool):
+def side(see, cross: bool, sequence: bool):
     """Embedder, context and stack of one side."""
     block = partial(T5Block, D, 8, 8, 2 * D, cross=cross)
     relative = partial(Relative, 8, buckets=64, both=not cross, init=2.0)  # one bucket a distance; heads begin with places of their own
+    groups = [(block, 2), (partial(Final, D, norm="rms", eps=1e-6, rate=0.1), 1)]
     return (partial(Embedder, {"tokens": partial(Table, "tokens", SIZE + 2, D, init=1.0)}, D, norm=None),
-            partial(Context, see, bias=relative), partial(Stack, [(block, 2), (partial(Final, D, norm="rms", eps=1e-6, rate=0.1), 1)]))
+            partial(Context, see, bias=relative), partial(Stack, groups, sequence=sequence))
 
 
-def system(**view: bool) -> System:
+def system(sequence: bool = False, **view: bool) -> System:
     head = partial(VocabularyHead, SIZE + 2, D, act=None, bias=False, init="fan_in")
-    net = partial(Network, *side(masks.full, False), {"lm": head}, decoder=partial(Network, *side(masks.causal, True)))
+    net = partial(Network, *side(masks.full, False, sequence), {"lm": head},
+                  decoder=partial(Network, *side(masks.causal, True, sequence)))
     return System(Build({"model": net}, {"model/decoder/embedder": "model/embedder"}), Seq2Seq(), partial(spans, **view), lists)

@@ -134,6 +134,16 @@ def test_for_a_tpu(name, place, mesh):
     assert there.state < program.memory_analysis().argument_size_in_bytes and there.code > 0
 
 
+@pytest.mark.slow
+@needs_libtpu
+def test_places_that_are_shared_out_are_scattered_and_gathered():
+    """In place of being summed on all devices: no more bytes, and none sent from each to each."""
+    sent = lambda on: hlo.collectives(compiled("bert_large", "v5e:2x2", "data=2,model=2", LAYERS=4, **{"Stack.sequence": on}).as_text())[0]
+    plain, shared = hlo.by_kind(sent(False)), hlo.by_kind(sent(True))
+    assert plain.keys() == {"all-reduce"} and shared.keys() == {"all-reduce", "all-gather", "reduce-scatter"}
+    assert sum(size for _, size in shared.values()) <= plain["all-reduce"][1] and shared["all-reduce"][1] < plain["all-reduce"][1] / 2
+
+
 @needs_libtpu
 def test_on_data_alone_a_tpu_sends_every_gradient_once():
     """And a few scalars: the mean of the loss and of what is reported. That of the table is one sum of its two uses."""
