@@ -216,6 +216,7 @@ RULES: dict[str, str | tuple[str, ...] | None] = {
     "layers": None,
 }
 SEQUENCE: dict[str, str | tuple[str, ...] | None] = {"length": "model"}  # of a stack that shares its places out (Stack.sequence)
+WHOLE: dict[str, str | tuple[str, ...] | None] = {"embed": None}  # of parameters that fsdp does not divide (Experiment.fsdp)
 _active = [RULES]
 
 

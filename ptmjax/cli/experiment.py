@@ -23,7 +23,8 @@ from ptmjax.parallel.distributed import first_alone
 from ptmjax.training import loop
 from ptmjax.training.build import Build
 from ptmjax.training.loop import Every, Optimizer
-from ptmjax.types import INT32, UserError, at_least, at_most
+from ptmjax.training.state import FSDP
+from ptmjax.types import INT32, UserError, at_least, at_most, one_of
 
 
 def physical_memory(limits: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int:
@@ -66,7 +67,9 @@ class Stage:
 
 @dataclass(frozen=True)
 class Experiment:
-    """networks: name -> factory taking `key`. ties: path or prefix -> the path that owns it. mesh: "data=4,model=2".
+    """networks: name -> factory taking `key`. ties: path or prefix -> the path that owns it. mesh: "data=4,model=2". fsdp: what the
+    mesh's axis of that name divides, "parameters" and the optimizer's state, or the "optimizer" state alone: parameters are then gathered
+    once a step, not by every micro-batch, and lie whole on each device.
 
     keep: how many of the newest checkpoints stay. best: a number held out, such as "validation/loss", whose best evaluated step stays
     as well (of all stages: give it to runs whose stages can be compared); names that end in accuracy, auc or f1 are better the higher.
@@ -81,6 +84,7 @@ class Experiment:
     optimizer: Optimizer
     ties: Mapping[str, str] = field(default_factory=dict)
     mesh: str = ""
+    fsdp: str = "parameters"
     seed: int = 0
     compute: str = "float32"
     every: Every = Every()
@@ -99,6 +103,7 @@ class Experiment:
             raise UserError("Experiment.init_from names no folder: give that of a published model or of a run, or None")
         if self.renames and self.init_from is None:
             raise UserError("Experiment.renames says from where parameters come, and there is no Experiment.init_from: give both or none")
+        one_of("fsdp", self.fsdp, FSDP)
         at_least(1, keep=self.keep, stages=len(self.stages))
         at_most(INT32, steps=self.steps)
         at_least(0, seed=self.seed)
@@ -122,7 +127,7 @@ class Experiment:
         """A stage as the loop wants it; what the cache lacks is built when it first reads."""
         stage = data.stage
         return loop.Stage(self.build(stage), stage.objective, self.optimizer, data.batches, stage.steps, stage.batch, stage.micro,
-                          {"validation": data.heldout})
+                          {"validation": data.heldout}, self.fsdp)
 
 
 def vocabulary_size(build: Build) -> int:

@@ -70,6 +70,7 @@ class Stage:
     rows: int
     micro: int = 1
     heldout: Mapping[str, Heldout] = field(default_factory=dict)
+    fsdp: str = "parameters"
 
 
 @dataclass(frozen=True)
@@ -152,7 +153,8 @@ def plan_of(stage: Stage, mesh: Mesh, seed: int, steps: int | None = None) -> Pl
     trainable = {name: leaf for name, leaf in stage.build.leaves.items() if name not in stage.build.frozen}
     if not trainable:
         raise UserError("frozen patterns match every parameter, and nothing is trained: leave some out")
-    return Plan(stage.build, stage.objective, stage.optimizer.transform(trainable, steps), mesh, stage.rows, seed, stage.micro)
+    return Plan(stage.build, stage.objective, stage.optimizer.transform(trainable, steps), mesh, stage.rows, seed, stage.micro,
+                stage.fsdp)
 
 
 def check_rate(stages: Sequence[Stage]) -> None:

@@ -17,7 +17,9 @@ from jax.sharding import PartitionSpec as P
 from ptmjax.objectives.base import Objective
 from ptmjax.parallel.sharding import follow, placed, row_shards, rows_sharding
 from ptmjax.training.build import Build
-from ptmjax.types import Array, PyTree, UserError, pytree
+from ptmjax.types import WHOLE, Array, PyTree, UserError, pytree, sharding_rules
+
+FSDP = ("optimizer", "parameters")  # its state alone (ZeRO-1: Rajbhandari et al. 2020, section 5.1), or that of parameters too
 
 
 @pytree
@@ -47,6 +49,7 @@ class Plan:
     rows: int
     seed: int
     micro: int
+    fsdp: str = "parameters"  # what of the state that axis of the mesh divides: one of FSDP
 
     def trainable(self, params: dict[str, Any]) -> dict[str, Any]:
         return {name: v for name, v in params.items() if name not in self.build.frozen}
@@ -76,10 +79,13 @@ class Plan:
         for path, x in jax.tree_util.tree_leaves_with_path(state.carry):
             if x.ndim == 0 or x.shape[0] != self.rows:
                 raise ValueError(f"carry{jax.tree_util.keystr(path)} is {list(x.shape)}: its first axis must count the {self.rows} rows")
-        params = {n: placed(self.mesh, n, leaf.shape, leaf.names) for n, leaf in self.build.leaves.items()}
+        spread = lambda: {n: placed(self.mesh, n, leaf.shape, leaf.names) for n, leaf in self.build.leaves.items()}
+        moments = follow(state.opt_state, state.params, spread(), everywhere)
+        with sharding_rules(WHOLE if self.fsdp == "optimizer" else {}):
+            params = spread()
         rows = rows_sharding(self.mesh)
-        shardings = TrainState(everywhere, params, follow(state.opt_state, state.params, params, everywhere), everywhere,
-                               jax.tree.map(lambda _: rows, state.carry), dict.fromkeys(state.loop, everywhere))
+        shardings = TrainState(everywhere, params, moments, everywhere, jax.tree.map(lambda _: rows, state.carry),
+                               dict.fromkeys(state.loop, everywhere))
         return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), state, shardings)
 
     def create(self) -> TrainState:

@@ -42,6 +42,7 @@ class System(NamedTuple):
     corruption: Callable
     records: Callable[[int], Sequence[dict]]  # seed -> records
     streams: bool = False
+    fsdp: str = "parameters"
 
     def source(self, seed: int = 0, rows: int = ROWS) -> Source:
         records = self.records(seed)
@@ -73,7 +74,7 @@ def compiled(system: System, shape: tuple[int, int, int], micro: int, peak: floa
     """The plan and the step, traced once for all runs of a test session."""
     leaves = {n: leaf for n, leaf in system.build.leaves.items() if n not in system.build.frozen}
     tx = AdamW(linear(peak, min(10, steps // 2), steps)).transform(leaves)
-    plan = Plan(system.build, system.objective, tx, mesh_of(shape), rows, seed=0, micro=micro)
+    plan = Plan(system.build, system.objective, tx, mesh_of(shape), rows, seed=0, micro=micro, fsdp=system.fsdp)
     return plan, make_step(plan)
 
 

@@ -294,6 +294,15 @@ def test_bytes_per_device_of_bert_base(name, shape, shards, number):
         held * shards / total, there * shards / moments])
 
 
+def test_bytes_per_device_where_fsdp_divides_the_optimizer_alone():
+    build = bert(30522, 768, 12, 12, 3072, length=512, types=2)
+    p = plan(pretraining(), build=build, mesh=make_mesh("data=2,fsdp=2,model=2"), tx=AdamW(lambda step: 0.1).transform(build.leaves))
+    all_of_it, only = p.abstract, dataclasses.replace(p, fsdp="optimizer").abstract
+    assert jax.tree.map(lambda x: x.sharding, only.opt_state) == jax.tree.map(lambda x: x.sharding, all_of_it.opt_state)
+    total, held = sizes(only.params)
+    assert 0.5 * total <= held <= 0.51 * total and sizes(all_of_it.params)[1] < 0.6 * held
+
+
 class Deep(nnx.Module):
     """[B, L] tokens -> [B, L] through a padded table and a stack of two layers, all of it sharded."""
 
