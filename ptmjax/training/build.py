@@ -11,6 +11,8 @@ from flax import nnx
 
 from ptmjax.types import Array, UserError, one_of
 
+COMPUTE = ("bfloat16", "float16", "float32")
+
 
 class Leaf(NamedTuple):
     shape: tuple[int, ...]
@@ -34,12 +36,12 @@ class Build:
     """The networks of a run: factories by name, ties (path or prefix -> the path that owns it) and frozen patterns of owners.
 
     A tie or pattern that matches nothing, or ties of other shapes or vocabularies, is a UserError. `compute` is the type in which the
-    networks see their parameters; the parameters themselves stay float32.
+    networks see their parameters; the parameters themselves stay float32. With float16 the step scales the loss (scale.py).
     """
 
     def __init__(self, nets: Mapping[str, Callable[..., nnx.Module]], ties: Mapping[str, str] = {}, frozen: Sequence[str] = (),
                  compute: str = "float32"):
-        one_of("compute", compute, ("float32", "bfloat16"))
+        one_of("compute", compute, COMPUTE)
         self.factories, self.ties, self.compute = dict(nets), dict(ties), jnp.dtype(compute)
         self.graph, tree = nnx.split(nnx.eval_shape(lambda: self.make(jax.random.key(0))))
         self.keys, leaves = {}, {}

@@ -11,7 +11,7 @@ import logging
 import re
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence, Set
 
 import jax
 import jax.numpy as jnp
@@ -59,8 +59,9 @@ class Checkpoints:
             raise UserError(f"{self.folder} is a file, not the folder of the checkpoints: move it away and start again")
         return sorted(int(p.name) for p in self.folder.iterdir() if re.fullmatch("[0-9]+", p.name))
 
-    def restore(self, like: Callable[[int], PyTree]) -> PyTree | None:
+    def restore(self, like: Callable[[int], PyTree], optional: Mapping[str, float] = {}) -> PyTree | None:
         """The newest step that can be read, placed as the ShapeDtypeStructs of like(step) say; None where there is no step.
+        optional: paths of scalars that a step may lack, and what they then are; where the state has none of them a step's are left out.
 
         A damaged step is named, and set aside under another name once an older one was read; where none can be read nothing
         is moved and it is a UserError, as is a step of another model.
@@ -69,7 +70,7 @@ class Checkpoints:
             self.say(f"checkpoint {path} is half-written (the run was killed in a save) and is passed over")
         damaged: dict[int, str] = {}
         while (step := self.newest({*damaged})) not in {-1, *damaged}:
-            state, why = self.attempt(step, functools.partial(whole, like=like(step)))
+            state, why = self.attempt(step, functools.partial(whole, like=like(step), optional=optional))
             if state is not None:
                 self.found = True
                 self.set_aside(damaged)
@@ -278,13 +279,15 @@ def local_or_remote(folder: epath.PathLike) -> epath.Path:
     return path if "://" in str(folder) else path.absolute()
 
 
-def whole(path: epath.Path, like: PyTree) -> tuple[PyTree, Mapping[str, int]]:
+def whole(path: epath.Path, like: PyTree, optional: Mapping[str, float]) -> tuple[PyTree, Mapping[str, int]]:
     """The state, and the sums that it was saved with ({}: before there were any)."""
     stored, want = ocp.metadata(path), leaves(like)
-    compare(path, stored, like)
-    found = leaves(ocp.load(path, jax.tree_util.tree_map_with_path(lambda where, _: want[spelt(where)], stored.metadata)))
-    state = jax.tree.unflatten(jax.tree.structure(like), [respelt(found[name], x.sharding) for name, x in want.items()])
-    return state, stored.custom_metadata.get("sums", {})
+    compare(path, stored, like, optional=optional)
+    wanted = lambda where, _: want.get(spelt(where), ocp.PLACEHOLDER)
+    found = leaves(ocp.load(path, jax.tree_util.tree_map_with_path(wanted, stored.metadata)))
+    get = lambda name, x: found[name] if name in found else np.asarray(optional[name], x.dtype)
+    state = jax.tree.unflatten(jax.tree.structure(like), [respelt(get(name, x), x.sharding) for name, x in want.items()])
+    return state, {name: x for name, x in stored.custom_metadata.get("sums", {}).items() if name in want}
 
 
 def respelt(x: jax.Array, sharding: jax.sharding.Sharding) -> jax.Array:
@@ -379,17 +382,17 @@ def spelt(path: Sequence) -> str:
     return "/".join(str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", k)))) for k in path)
 
 
-def compare(path: epath.Path, stored: ocp.CheckpointMetadata, like: PyTree, part: str = "") -> None:
+def compare(path: epath.Path, stored: ocp.CheckpointMetadata, like: PyTree, part: str = "", optional: Container[str] = ()) -> None:
     """A UserError where this version does not read the stored format (check_format), or that names the first leaf (under `part`) in
-    which the stored step and the present run differ."""
+    which the stored step and the present run differ; those that are `optional` may be in one alone."""
     check_format(path, stored)
     have, want = leaves(stored.metadata), leaves(like)
     have = {name: x for name, x in have.items() if name.startswith(part)}
-    for name in sorted(have.keys() ^ want.keys()):
+    for name in sorted(name for name in have.keys() ^ want.keys() if name not in optional):
         first, second = ("has", "lacks") if name in have else ("lacks", "has")
         raise UserError(f"checkpoint {path} {first} {name}, the present run {second} it: it is of another model, optimizer or "
                         "version of ptmjax; choose another --workdir")
-    for name, x in want.items():
+    for name, x in ((name, x) for name, x in want.items() if name in have):
         key = jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
         if not key and (tuple(have[name].shape) != x.shape or have[name].dtype != x.dtype):
             why = "is it of another model? Choose another --workdir"

@@ -28,7 +28,7 @@ from ptmjax.objectives.base import Objective
 from ptmjax.parallel import distributed
 from ptmjax.parallel.distributed import first_alone
 from ptmjax.parallel.sharding import rows_sharding
-from ptmjax.training import interrupt
+from ptmjax.training import interrupt, scale
 from ptmjax.training.build import Build, Leaf
 from ptmjax.training.checkpoint import Checkpoints
 from ptmjax.training.metrics import Files, Totals, number
@@ -122,7 +122,7 @@ def train(stages: Sequence[Stage], workdir: epath.PathLike, mesh: Mesh, *, seed:
         if jax.distributed.is_initialized():
             distributed.heed_sigterm()
         checkpoints = stack.enter_context(Checkpoints(folder / "checkpoints", keep, say, best))
-        state = checkpoints.restore(lambda step: plans[stage_at(step)].abstract)
+        state = checkpoints.restore(lambda step: plans[stage_at(step)].abstract, scale.PATHS)
         state = born(plans[0]) if state is None else state
         done = int(state.step)
         check_begin(int(state.loop["begin"]), done, begins[stage_at(done)])

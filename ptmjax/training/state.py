@@ -16,6 +16,7 @@ from jax.sharding import PartitionSpec as P
 
 from ptmjax.objectives.base import Objective
 from ptmjax.parallel.sharding import follow, placed, row_shards, rows_sharding
+from ptmjax.training import scale
 from ptmjax.training.build import Build
 from ptmjax.types import WHOLE, Array, PyTree, UserError, pytree, sharding_rules
 
@@ -30,7 +31,7 @@ class TrainState:
     rng: Array  # () typed key; the step's keys are fold_ins of it, so nothing else is to be saved
     carry: PyTree  # the objective's: leaves [B, ...], cut into micro-batches with the batch
     loop: dict[str, Array]  # () int32: skipped and in_a_row (non-finite steps so far; up to now without a finite one between),
-    # begin (the step at which the present stage began)
+    # begin (the step at which the present stage began); of float16 the loss scale (scale.py)
 
 
 def key_of(seed: int, name: str) -> Array:
@@ -58,7 +59,8 @@ class Plan:
         """The state at step 0 (under jit)."""
         params = self.build.init(key_of(self.seed, "params"))
         scalars = {name: jnp.int32(0) for name in ("skipped", "in_a_row", "begin")}
-        return TrainState(jnp.int32(0), params, self.moments(params), key_of(self.seed, "step"), self.carry(params), scalars)
+        return TrainState(jnp.int32(0), params, self.moments(params), key_of(self.seed, "step"), self.carry(params),
+                          scalars | scale.begun(self.build.compute))
 
     def moments(self, params: dict[str, Array]) -> PyTree:
         """The optimizer's state before its first step over `params`."""

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from ptmjax.objectives.base import Objective
+from ptmjax.training import scale
 from ptmjax.training.build import Build
 from ptmjax.training.state import Plan, TrainState, fresh, key_of
 from ptmjax.types import Array, Batch, Key, Keys, PyTree, Sum, UserError, check, constrain
@@ -20,7 +21,7 @@ def make_step(plan: Plan) -> Callable[[TrainState, Batch], tuple[TrainState, dic
     It differentiates sum_k c_k S_k / W_k with the denominators W_k promised by weights() over the whole batch, so M
     micro-batches give the gradient of one. Metrics gap/k = |W_k - realised| are 0 or an objective is wrong. A step whose
     gradient or new parameters are not finite changes neither parameters, optimizer nor carry; metric skipped counts them since
-    step 0, and loop["in_a_row"] those up to now.
+    step 0, and loop["in_a_row"] those up to now. Of float16, metric scale is the loss scale with which the step was made.
     """
     objective, tx = plan.objective, optax.with_extra_args_support(plan.tx)
     if plan.micro > 1 and objective.coupled:
@@ -33,17 +34,19 @@ def make_step(plan: Plan) -> Callable[[TrainState, Batch], tuple[TrainState, dic
         frozen = {name: v for name, v in state.params.items() if name not in train}
         xs = cut((batch, jnp.arange(plan.rows), fresh(state.carry, batch["start"])), plan.micro)
         (grads, sums, metrics), carry = accumulate(micro_loss(plan, state, frozen, promised), train, xs)
+        grads = scale.down(grads, state.loop)
         updates, opt_state = tx.update(grads, state.opt_state, train, step=state.step)
         norm, moved = optax.tree.norm(grads), optax.apply_updates(train, updates)
         finite = jnp.isfinite(norm) & jnp.isfinite(optax.tree.norm(moved))
         keep = lambda new, old: jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)
         means = {name: s.mean() for name, s in sums.items()}
         skipped = state.loop["skipped"] + ~finite
-        in_a_row = jnp.where(finite, 0, state.loop["in_a_row"] + 1)
         report = {"loss": objective.total(means), "grad_norm": norm, "skipped": skipped}
-        report |= {f"gap/{name}": jnp.abs(sums[name].weight - w) for name, w in promised.items()}
-        state = TrainState(state.step + 1, keep(moved, train) | frozen, keep(opt_state, state.opt_state),
-                           state.rng, keep(join(carry), state.carry), state.loop | {"skipped": skipped, "in_a_row": in_a_row})
+        report |= scale.told(state.loop) | {f"gap/{name}": jnp.abs(sums[name].weight - w) for name, w in promised.items()}
+        in_a_row = jnp.where(finite, 0, state.loop["in_a_row"] + 1)
+        loop = state.loop | {"skipped": skipped, "in_a_row": in_a_row} | scale.moved(state.loop, finite)
+        state = TrainState(state.step + 1, keep(moved, train) | frozen, keep(opt_state, state.opt_state), state.rng,
+                           keep(join(carry), state.carry), loop)
         return state, report | means | {name: s.mean() for name, s in metrics.items()}
 
     return jax.jit(step, donate_argnums=0, out_shardings=(jax.tree.map(lambda x: x.sharding, plan.abstract), None))
@@ -61,7 +64,7 @@ def micro_loss(plan: Plan, state: TrainState, frozen: dict[str, Array], promised
             raise ValueError(f"{type(plan.objective).__name__}: weights() names {sorted(promised)}, losses() names {sorted(sums)}")
         check_names(plan.objective, sums, metrics)
         means = {name: Sum(s.value, jax.lax.stop_gradient(promised.get(name, s.weight))).mean() for name, s in sums.items()}
-        return plan.objective.total(means), (sums, metrics, carry)
+        return scale.up(plan.objective.total(means), state.loop), (sums, metrics, carry)
 
     return loss
 
@@ -69,7 +72,7 @@ def micro_loss(plan: Plan, state: TrainState, frozen: dict[str, Array], promised
 def check_names(objective: Objective, sums: dict[str, Sum], metrics: dict[str, Sum]) -> None:
     """A name for a loss or a metric, not both; coefficients of losses that there are."""
     kind = type(objective).__name__
-    if twice := sums.keys() & metrics.keys() | (sums.keys() | metrics.keys()) & {"loss", "grad_norm", "skipped"}:
+    if twice := sums.keys() & metrics.keys() | (sums.keys() | metrics.keys()) & {"loss", "grad_norm", "skipped", "scale"}:
         raise ValueError(f"{kind}: {sorted(twice)} name two numbers of a step")
     if none := objective.coefficients.keys() - sums.keys():
         raise UserError(f"{kind}.coefficients has {sorted(none)}, its losses are {sorted(sums)}")
