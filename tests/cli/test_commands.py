@@ -207,6 +207,7 @@ def test_list_as_json_tells_papers_and_axes(ptmjax):
     (["--gin.Experiment.ties={'model/heads/mlm/tabel': 'model/embedder/parts/tokens/table'}"], "model/heads/mlm/tabel"),
     (["--gin.Stage.frozen=['model/embeder/*']"], "model/embeder/*"),
     (["--gin.Experiment.compute='float31'"], "float31"),
+    (["--gin.Experiment.fsdp='optimiser'"], "Experiment.fsdp is 'optimiser'"),
     (["--gin.Context.rotary=7"], "7"),
     (["--gin.Context.rotary=6"], "rotary"),
     (["--gin.Block.heads=3"], "3 heads"),
