@@ -35,6 +35,11 @@ def told(loop: Mapping[str, Array]) -> dict[str, Array]:
     return {"scale": loop["scale"]} if "scale" in loop else {}
 
 
+def blamed(loop: Mapping[str, Array]) -> Array:
+    """Whether a step that is not finite counts as a fault of the run (1), and not of the scale, which goes on falling (0)."""
+    return jnp.int32(1) if "scale" not in loop else (loop["scale"] <= LEAST).astype(jnp.int32)
+
+
 def moved(loop: Mapping[str, Array], finite: Array) -> dict[str, Array]:
     """What the next step finds of it."""
     if "scale" not in loop:

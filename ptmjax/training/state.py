@@ -71,11 +71,6 @@ class Plan:
         return self.objective.init_carry(self.build.nets(params), self.rows)
 
     @functools.cached_property
-    def homes(self) -> dict[str, NamedSharding]:
-        """Where the optimizer has its share of each parameter: that of the state, and of gradients and updates."""
-        return {n: placed(self.mesh, n, leaf.shape, leaf.names) for n, leaf in self.build.leaves.items()}
-
-    @functools.cached_property
     def abstract(self) -> TrainState:
         """Shapes, types and shardings of the state; a mesh or batch that does not divide is a UserError."""
         parts = row_shards(self.mesh) * self.micro

@@ -43,7 +43,7 @@ def make_step(plan: Plan) -> Callable[[TrainState, Batch], tuple[TrainState, dic
         skipped = state.loop["skipped"] + ~finite
         report = {"loss": objective.total(means), "grad_norm": norm, "skipped": skipped}
         report |= scale.told(state.loop) | {f"gap/{name}": jnp.abs(sums[name].weight - w) for name, w in promised.items()}
-        in_a_row = jnp.where(finite, 0, state.loop["in_a_row"] + 1)
+        in_a_row = jnp.where(finite, 0, state.loop["in_a_row"] + scale.blamed(state.loop))
         loop = state.loop | {"skipped": skipped, "in_a_row": in_a_row} | scale.moved(state.loop, finite)
         state = TrainState(state.step + 1, keep(moved, train) | frozen, keep(opt_state, state.opt_state), state.rng,
                            keep(join(carry), state.carry), loop)

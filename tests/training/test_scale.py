@@ -108,3 +108,13 @@ def test_a_run_may_go_on_in_another_type(tmp_path):
     found = restore(back)
     assert int(found.step) == 7 and jax.tree.structure(found) == jax.tree.structure(back) and said == []
     assert {name: int(x) for name, x in found.loop.items()} == {"begin": 9000, "in_a_row": 10000, "skipped": 11000}
+
+
+def test_steps_that_look_for_the_scale_are_no_fault_of_the_run():
+    """From 2**15 down to 1 are 15 steps, which Every.nonfinite may be less than; at the least they count."""
+    loop = {name: jnp.asarray(x) for name, x in scale.begun(jnp.dtype("float16")).items()}
+    counted = []
+    for _ in range(20):
+        counted.append(int(scale.blamed(loop)))
+        loop = scale.moved(loop, jnp.bool_(False))
+    assert counted == [0] * 15 + [1] * 5 and int(scale.blamed({})) == 1
