@@ -12,7 +12,7 @@ if [ "${1:-}" = --dry_run ]; then
   shift
 fi
 n=${1:-}
-if ! [[ $n =~ ^[1-9][0-9]*$ ]]; then
+if ! [[ $n =~ ^[1-9][0-9]{0,3}$ ]]; then
   echo "ptmjax: launch/processes.sh begins with how many processes: bash launch/processes.sh 2 --gin_file=bert_demo.gin --workdir=runs/two" >&2
   exit 2
 fi

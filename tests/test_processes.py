@@ -219,7 +219,7 @@ def test_the_launcher_names_the_process_that_died(launch, tmp_path):
     assert time.time() - begin < 280
 
 
-@pytest.mark.parametrize("given", [[], ["two"], ["0"], ["--gin_file=x.gin"]])
+@pytest.mark.parametrize("given", [[], ["two"], ["0"], ["99999999999999999999"], ["--gin_file=x.gin"]])
 def test_the_launcher_wants_a_number(given):
     done = subprocess.run(["bash", "launch/processes.sh", *given], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and "begins with how many processes" in done.stderr

@@ -16,7 +16,7 @@ from ptmjax.data.task import Task
 from ptmjax.data.trainers import KINDS, sample
 from ptmjax.data.vocabulary import SentencePiece, Vocabulary
 from ptmjax.data.wordpiece import WordPiece
-from ptmjax.types import UserError, at_least
+from ptmjax.types import INT32, UserError, at_least
 
 CODE = 1  # raise it when trainers.py gives other vocabularies for the same text: they are then trained anew
 STDIN = "-"
@@ -56,7 +56,7 @@ class Own:
             return Bytes(sentinels)
         if kind not in KINDS:
             return opened(self.vocabulary, sentinels, self.lower)
-        if colon and not number.isdecimal():
+        if colon and not (number.isdecimal() and int(number) <= INT32):
             raise UserError(f"vocabulary {self.vocabulary!r}: {number!r} is no number of pieces: write {kind}:8000")
         if kind == "wordpiece" and sentinels:
             raise UserError("vocabulary wordpiece has no sentinels, which this task needs: choose unigram, bpe or bytes")

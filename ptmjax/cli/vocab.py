@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ptmjax.cli import own, places, session
 from ptmjax.data.trainers import KINDS
-from ptmjax.types import UserError, at_least
+from ptmjax.types import INT32, UserError, at_least, at_most
 
 HELP = "train a vocabulary on a text of your own: WordPiece, SentencePiece unigram or BPE"
 EXAMPLES = """
@@ -24,7 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    at_least(1, size=args.size)
+    at_least(1, **{"--size": args.size})
+    at_most(INT32, **{"--size": args.size})
     ending = Path(KINDS[args.kind][0]).suffix
     if args.out.suffix != ending:
         raise UserError(f"--out {args.out}: a {args.kind} vocabulary is a {ending} file: name it so")

@@ -103,8 +103,8 @@ def check_wandb(project: str | None) -> None:
     found = importlib.util.find_spec("wandb") if project is not None else None
     if project is not None and (found is None or found.loader is None):  # a folder of that name has no loader
         raise UserError("--wandb needs the package wandb: pip install wandb (or -e '.[wandb]'), or leave the option out")
-    if project is not None and not re.fullmatch("([^/]+/)?[^/]+", project):
-        raise UserError(f"--wandb={project} names no project: write --wandb=PROJECT, or --wandb=TEAM/PROJECT")
+    if project is not None and not re.fullmatch(r"([\w.-]+/)?[\w.-]{1,128}", project):
+        raise UserError(f"--wandb={project} names no project: write --wandb=PROJECT, or --wandb=TEAM/PROJECT (letters, digits, -_.)")
 
 
 class Wandb:
@@ -120,9 +120,9 @@ class Wandb:
 
         *team, name = project.split("/")
         with on_disk(folder / WANDB):
-            if not (folder / WANDB).exists():
-                (folder / WANDB).write_text(uuid.uuid4().hex[:12])
-            known = (folder / WANDB).read_text().strip()
+            known = (folder / WANDB).read_text().strip() if (folder / WANDB).exists() else ""
+            if not known:  # or one that a full disk left empty
+                (folder / WANDB).write_text(known := uuid.uuid4().hex[:12])
         where = None if "://" in str(folder) else str(folder)
         try:
             self.run = wandb.init(entity="".join(team) or None, project=name, id=known, name=folder.name, dir=where, config=dict(settings),

@@ -31,6 +31,8 @@ def reachable(path: str) -> str:
     scheme, far, _ = path.partition("://")
     if far and scheme != "gs":
         raise UserError(f"{path}: of addresses with :// only gs:// can be used: mount what lies there and give its folder")
+    if far and "**" in path:
+        raise UserError(f"{path}: ** cannot be used in a bucket: name its folders")
     return path
 
 
@@ -46,7 +48,7 @@ def files(paths: str | Sequence[str]) -> list[epath.Path]:
         if first is None or epath.Path(path).exists():
             matches = [epath.Path(path)]
         else:
-            matches = sorted(epath.Path(*parts[:first] or (".",)).glob("/".join(parts[first:])))
+            matches = matching(parts, first)
         if not matches or not matches[0].exists():
             looked = "" if "://" in str(path) or Path(path).is_absolute() else f" in {Path.cwd()}, where the command runs"
             raise UserError(f"text {path} does not exist{looked}: check the path")
@@ -54,6 +56,14 @@ def files(paths: str | Sequence[str]) -> list[epath.Path]:
     if not found:
         raise UserError("no text is given: name at least one file")
     return found
+
+
+def matching(parts: Sequence[str], first: int) -> list[epath.Path]:
+    """The files of a glob, sorted; `**` is any folders, of this machine alone."""
+    above, pattern = parts[:first] or (".",), "/".join(parts[first:])
+    if "**" not in pattern:
+        return sorted(epath.Path(*above).glob(pattern))
+    return [epath.Path(p) for p in sorted(Path(*above).glob(pattern)) if p.is_file()]
 
 
 def digest(paths: str | Sequence[str], memo: Path | None = None) -> str:

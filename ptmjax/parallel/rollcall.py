@@ -131,8 +131,7 @@ def answer(host: str, port: int, me: str, coordinator: str) -> None:
         try:
             with socket.create_connection((host, port), timeout=PATIENCE) as line:
                 line.sendall(f"{me}\n".encode())
-                line.settimeout(LIMIT + PATIENCE)
-                said = line.makefile("rb").readline(1000)
+                said = word(line, f"process {me} waits for the word of process 0 at --coordinator={coordinator}")
         except (OSError, OverflowError) as e:
             said, fault = b"", e
         if said == GO:
@@ -142,3 +141,21 @@ def answer(host: str, port: int, me: str, coordinator: str) -> None:
         time.sleep(0.2)
     raise UserError(f"--coordinator={coordinator}: process 0 does not answer there ({fault or 'something else does'}): start it, or mend "
                     "the address")
+
+
+def word(line: socket.socket, what: str) -> bytes:
+    """The line that is said there, or what of it came within LIMIT seconds; `what` is told where that takes long."""
+    end, said, told = time.monotonic() + LIMIT + PATIENCE, b"", False
+    line.settimeout(PATIENCE)
+    while not said.endswith(b"\n") and time.monotonic() < end:
+        try:
+            part = line.recv(1000)
+        except TimeoutError:
+            if not told:
+                print(f"ptmjax: {what}", file=sys.stderr, flush=True)
+            told = True
+            continue
+        if not part:
+            break
+        said += part
+    return said

@@ -15,6 +15,7 @@ from ptmjax.parallel.chips import CHIPS, Chip
 from ptmjax.types import UserError
 
 CPU = "cpu"
+CPUS = 1024
 
 
 class Topology(NamedTuple):
@@ -48,6 +49,8 @@ def shape(chip: Chip) -> str:
 
 def cpus(name: str, count: int) -> list[jax.Device]:
     """That many devices of this machine's CPU; of a process in which jax has begun, some of those that it has."""
+    if count > CPUS:
+        raise UserError(f"--topology={name}: each of these devices takes a thread and memory: ask for at most {CPUS}")
     with contextlib.suppress(RuntimeError):  # it has
         jax.config.update("jax_num_cpu_devices", count)
     found = jax.devices(CPU)

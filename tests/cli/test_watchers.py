@@ -102,7 +102,7 @@ def test_wandb_goes_on_in_the_same_run_with_steps_as_axis(tmp_path, monkeypatch)
 
 
 def test_wandb_that_cannot_be_written_to(tmp_path, monkeypatch):
-    for name in ("", "a/b/c", "/b", "a/"):
+    for name in ("", "a/b/c", "/b", "a/", "p#?:%", "a" * 300):
         with pytest.raises(UserError, match="names no project: write --wandb=PROJECT, or --wandb=TEAM/PROJECT"):
             check_wandb(name)
     check_wandb(None)

@@ -193,3 +193,13 @@ def test_repeated_documents_are_counted_exactly_and_beyond_the_limit_about(monke
     for i in range(20_000):
         many.add(f"document {i % 15_000}")
     assert len(many.seen) <= 1000 and abs(many.duplicates - 5000) < 700  # 4 deviations of a sample of 500 or more
+
+
+def test_a_glob_through_folders(tmp_path):
+    for name in ("a.txt", "b/c.txt", "b/d/e.txt", "b/f.md"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    found = [str(p.relative_to(tmp_path)) for p in files(f"{tmp_path}/**/*.txt")]
+    assert found == ["a.txt", "b/c.txt", "b/d/e.txt"]
+    with pytest.raises(UserError, match="cannot be used in a bucket"):
+        files("gs://b/**/*.txt")

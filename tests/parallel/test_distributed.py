@@ -182,6 +182,16 @@ def test_process_0_that_is_not_there(monkeypatch, capsys):
     assert "ptmjax: process 1 of 2 waits for process 0 at --coordinator=localhost:1 (" in capsys.readouterr().err
 
 
+def test_one_that_listens_and_says_nothing_is_told(monkeypatch, capsys):
+    monkeypatch.setattr(rollcall, "LIMIT", 0.5)
+    monkeypatch.setattr(rollcall, "PATIENCE", 0.2)
+    with socket.create_server(("localhost", 0)) as other:
+        at = f"localhost:{other.getsockname()[1]}"
+        with pytest.raises(UserError, match="process 0 does not answer there .something else does.: start it, or mend the address"):
+            rollcall.hold(at, 2, 1)
+    assert f"ptmjax: process 1 of 2 waits for the word of process 0 at --coordinator={at}\n" in capsys.readouterr().err
+
+
 def test_an_address_that_is_taken():
     with socket.create_server(("", 0)) as other:
         at = f"localhost:{other.getsockname()[1]}"
