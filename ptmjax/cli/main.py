@@ -54,6 +54,12 @@ def commands() -> dict[str, str]:
     return found
 
 
+def say(text: str) -> None:
+    """A line on the screen, in one piece: those of several processes would otherwise stand in each other."""
+    if sys.stderr is not None:  # which it is where it was closed
+        sys.stderr.write(f"ptmjax: {text}\n")
+
+
 def main(argv: list[str] | None = None) -> int:
     """Exit code: 0, 2 for a fault that the user can mend, LOST where another process of the run is gone, 130 for Ctrl-C, 141 where who
     reads the output has gone, 143 for a run that SIGTERM has stopped and that is saved. PTMJAX_TRACEBACK=1 shows where a fault came
@@ -69,14 +75,14 @@ def main(argv: list[str] | None = None) -> int:
             return 128 + signal.SIGPIPE
         raise
     except KeyboardInterrupt:
-        print(f"ptmjax: {interrupt.told()}", file=sys.stderr)
+        say(interrupt.told())
         return interrupt.CODE
     except interrupt.Stopped as stopped:
-        print(f"ptmjax: {stopped}", file=sys.stderr)
+        say(str(stopped))
         return interrupt.TERMINATED
     except Exception as error:
         if interrupt.asked():  # what a package makes of an interrupt while it is imported
-            print(f"ptmjax: {interrupt.told()}", file=sys.stderr)
+            say(interrupt.told())
             return interrupt.CODE
         if isinstance(error, BrokenPipeError):  # who read the output has gone, as `head` does
             return 128 + signal.SIGPIPE
@@ -84,7 +90,7 @@ def main(argv: list[str] | None = None) -> int:
             raise
         if os.environ.get("PTMJAX_TRACEBACK") == "1":
             traceback.print_exc()
-        print(f"ptmjax: error: {told}", file=sys.stderr)
+        say(f"error: {told}")
         return LOST if _lost(error) else 2
 
 
