@@ -1,6 +1,6 @@
 """What `ptmjax compile` says of the large systems on pods, as docs/pods.md shows it.   python -m tests.pods [NAME ...]
 
-Half an hour on two cores, and libtpu. A report is a line of JSON on standard error as soon as it is there; the tables, in Markdown, come
+Ten minutes on two fast cores, and libtpu. A report is a line of JSON on standard error as soon as it is there; the tables, in Markdown, come
 last.
 """
 import json
@@ -13,8 +13,10 @@ HALF = "--gin.Experiment.compute='bfloat16'"
 RUNS = {
     "bert_large": ["--gin_file=bert_large.gin", "--topology=v5e:16x16", "--mesh=data=64,model=4", HALF],
     "electra_large": ["--gin_file=electra_large.gin", "--topology=v5e:16x16", "--mesh=data=64,fsdp=4", HALF],
-    "t5_large": ["--gin_file=t5_large.gin", "--topology=v5p:8x8x8", "--mesh=data=128,fsdp=4", HALF],
-    "t5_11b": ["--gin_file=t5_11b.gin", "--topology=v5p:16x16x16", "--mesh=data=64,fsdp=8,model=8", HALF],
+    "t5_large 512": ["--gin_file=t5_large.gin", "--topology=v5p:8x8x8", "--mesh=data=128,fsdp=4", HALF],
+    "t5_large 4096": ["--gin_file=t5_large.gin", "--topology=v5p:16x16x16", "--mesh=data=512,fsdp=4,model=2", HALF],
+    "t5_11b 512": ["--gin_file=t5_11b.gin", "--topology=v5p:8x8x8", "--mesh=data=16,fsdp=8,model=4", HALF],
+    "t5_11b 4096": ["--gin_file=t5_11b.gin", "--topology=v5p:16x16x16", "--mesh=data=64,fsdp=8,model=8", HALF],
 }
 LAYERS = {f"{n} layers": [*RUNS["bert_large"], f"--gin.LAYERS={n}"] for n in (4, 12, 24)}
 GIB = 2**30
