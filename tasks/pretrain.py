@@ -6,6 +6,7 @@ span corruption. Blocks under 8 tokens are dropped.
 from ptmjax.tasks.corpora import EN_PD_4096, EN_PD_4096_SENTINELS, EN_PD_SMALL
 
 from ptmjax.data.adapters import register
+from ptmjax.data.choices import Words
 from ptmjax.data.masking import Masking
 from ptmjax.data.pairs import Pairs
 from ptmjax.data.spans import Spans
@@ -32,7 +33,7 @@ def _spans(inputs: int) -> Task:
 
 for _length, _cap in ((64, 10), (128, 20), (512, 77)):
     register(_blocks("mlm", Masking(EN_PD_4096, _length, cap=_cap, types=True)))
-    register(_blocks("wwm", Masking(EN_PD_4096, _length, cap=_cap, types=True, whole=True)))
+    register(_blocks("wwm", Masking(EN_PD_4096, _length, cap=_cap, types=True, choice=Words())))
     register(_blocks("rtd", Masking(EN_PD_4096, _length, mask=0.85, random=0.0, cap=_cap, types=True)))
     register(_nsp(_length, _cap))
 for _inputs in (16, 64, 128, 512):
