@@ -6,7 +6,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ptmjax.data.choices import (
-    Laid, Mixed, Ngrams, Spans, Tokens, Words, bits, budget, choose, choose_words, geometric, inverse,
+    Laid,
+    Mixed,
+    Ngrams,
+    Spans,
+    Tokens,
+    Words,
+    bits,
+    budget,
+    choose,
+    choose_words,
+    geometric,
+    inverse,
 )
 from ptmjax.data.order import counter
 from ptmjax.types import UserError
