@@ -60,6 +60,10 @@ def pytree(cls):
 
 
 # ------------------------------------------------------------------ batches
+PATTERNS = ("bidirectional", "left to right", "right to left", "seq2seq")
+BIDIRECTIONAL, LEFT_TO_RIGHT, RIGHT_TO_LEFT, SEQ2SEQ = range(4)
+
+
 class Kind(NamedTuple):
     """A key of a batch. `rank` counts the row axis; `pad` fills places that hold nothing, and rows that fill up a batch."""
 
@@ -80,6 +84,7 @@ BATCH: dict[str, Kind] = {
     "positions": Kind(2, "int32", 0, "[B, L] position inside the packed example"),
     "types": Kind(2, "int32", 0, "[B, L] token type (sentence A 0, sentence B 1)"),
     "label": Kind(1, "int32", 0, "[B] class of the row"),
+    "pattern": Kind(1, "int32", 0, "[B] who sees whom in the row: the place in PATTERNS"),
     "visible": Kind(3, "bool", 0, "[B, L, L] query i may see key j"),
     "decoder_tokens": Kind(2, "int32", 0, "[B, L'] decoder input ids, shifted right"),
     "decoder_segments": Kind(2, "int32", 0, "[B, L'] as segments, of the decoder"),

@@ -225,7 +225,7 @@ class Ngrams(Choice):
 
 
 @dataclasses.dataclass(frozen=True)
-class Spans(Choice):
+class WordSpans(Choice):
     """Spans of 1, 2, ... words with `shares` of lengths (SpanBERT, Joshi et al. 2020, section 3.1: geometric(.2, 10), mean 3.8).
 
     As in SpanBERT's code: a piece that is not yet chosen is drawn uniformly and the span begins with its word (so that long words are

@@ -62,7 +62,7 @@ class Masking(Corruption):
     similar: shows words as similar ones (MacBERT), at its own rate, which is added to mask and random.
     corpus: a random id is that of a random place of a random record (SpanBERT: about the unigram law), in place of a uniform one.
     bounds: also give left and right: of a predicted place the places before and behind its unit, which are never predicted themselves
-        where units do not touch (choices.Spans); 0 elsewhere.
+        where units do not touch (choices.WordSpans); 0 elsewhere.
     types: also give token types, all 0.
 
     Departures from BERT's create_pretraining_data.py: there a replacement is any id of the vocabulary, specials and [unusedN] among

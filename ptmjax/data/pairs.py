@@ -65,14 +65,14 @@ class Pairs(Corruption):
     def rows(self, examples: Sequence[dict], rngs: Iterable[np.random.Generator], lookup: Sequence[dict]) -> dict[str, np.ndarray]:
         """The same for many rows at once, [B, L] and [B]: each row depends on its own example and generator, and on `lookup`."""
         rngs = list(rngs)
-        made = [self._pair(example, rng, lookup) for example, rng in zip(examples, rngs, strict=True)]
+        made = [self.pair(example, rng, lookup) for example, rng in zip(examples, rngs, strict=True)]
         out = self.masking.masked([(a, b) if len(b) else (a,) for a, b, _ in made], rngs, lookup)
         first = np.array([len(a) + 2 for a, _, _ in made])
         types = (np.arange(self.masking.length) >= first[:, None]) * out["segments"]
         scored = np.array([len(a) > 0 < len(b) for a, b, _ in made], np.float32)
         return out | {"types": types, "label": np.array([label for _, _, label in made], np.int32), "row_weights": scored}
 
-    def _pair(self, example: dict, rng: np.random.Generator, lookup: Sequence[dict]) -> tuple[np.ndarray, np.ndarray, int]:
+    def pair(self, example: dict, rng: np.random.Generator, lookup: Sequence[dict]) -> tuple[np.ndarray, np.ndarray, int]:
         """(A, B, label); B may be empty."""
         if "starts" not in example:
             raise UserError("pairs need the sentences of their records: cut the text with windows.Sentences")

@@ -9,9 +9,9 @@ from ptmjax.data.choices import (
     Laid,
     Mixed,
     Ngrams,
-    Spans,
     Tokens,
     Words,
+    WordSpans,
     bits,
     budget,
     choose,
@@ -131,7 +131,7 @@ def test_ngrams_have_the_law_of_their_lengths(shares):
 
 @settings(derandomize=True, deadline=None, max_examples=150)
 @given(st.lists(st.sampled_from([0, 1, 2, 9, 100, 101]), min_size=1, max_size=30), st.integers(1, 12), st.integers(0, 10**6),
-       st.sampled_from([Words(), Ngrams((0.4, 0.3, 0.2, 0.1)), Ngrams((0.2, 0.8), words=False), Spans(), Tokens()]))
+       st.sampled_from([Words(), Ngrams((0.4, 0.3, 0.2, 0.1)), Ngrams((0.2, 0.8), words=False), WordSpans(), Tokens()]))
 def test_units_of_every_choice(ids, k, seed, choice):
     """At most k places, all free; a word wholly or not at all (single pieces, and the end of the last span, apart); a unit does not
     reach over a symbol."""
@@ -146,7 +146,7 @@ def test_units_of_every_choice(ids, k, seed, choice):
         word = np.cumsum(rows.first()[0])
         for w in np.unique(word[chosen]):
             assert chosen[(word == w) & rows.free[0]].all()
-    if isinstance(choice, Tokens | Spans):
+    if isinstance(choice, Tokens | WordSpans):
         assert chosen.sum() == min(k, rows.free[0].sum())
     assert (np.diff(unit[chosen]) >= 0).all()
 
@@ -160,14 +160,14 @@ def test_ngrams_shrink_to_what_is_left():
 
 def test_spans_begin_with_words_and_long_words_are_likelier():
     """A piece is drawn, and its word begins the span: of a word of three pieces and one of one, three times as often."""
-    first = drawn(Spans((1.0,)), laid([[0, 1, 100, 101, 2, 0]] * 4000), 1)
+    first = drawn(WordSpans((1.0,)), laid([[0, 1, 100, 101, 2, 0]] * 4000), 1)
     begins = collections.Counter(np.argmax(first > 0, axis=1).tolist())
     assert set(begins) == {1, 4} and abs(begins[1] / 4000 - 0.75) < 4 * (0.1875 / 4000) ** 0.5
 
 
 def test_spans_have_the_geometric_law_in_words():
     rows = laid([[0] + [1] * 200 + [0]] * 4000)
-    units = drawn(Spans(), rows, 10)  # nearly always the first span alone: it may be as long
+    units = drawn(WordSpans(), rows, 10)  # nearly always the first span alone: it may be as long
     keys, _ = bits([rng(i, 0) for i in range(4000)], *rows.ids.shape, 0)
     place = 1 + keys[:, 1:191].argmin(1)
     far = keys[np.arange(4000), place] < keys[:, 191:201].min(1)  # the first that was drawn lies before the text's last ten
@@ -204,9 +204,9 @@ def test_mixed_levels_come_at_their_rates():
 
 
 @pytest.mark.parametrize("make, match", [
-    (lambda: Ngrams((0.5, 0.4)), "sum to 1"), (lambda: Ngrams(()), "sum to 1"), (lambda: Spans((1.5, -0.5)), "sum to 1"),
+    (lambda: Ngrams((0.5, 0.4)), "sum to 1"), (lambda: Ngrams(()), "sum to 1"), (lambda: WordSpans((1.5, -0.5)), "sum to 1"),
     (lambda: geometric(1.0, 3), "in .0, 1."), (lambda: inverse(0), "most is 0"), (lambda: Tokens("down"), "rounding is 'down'"),
-    (lambda: Mixed((Tokens(),), (0.5, 0.5)), "1 choices have 2 rates"), (lambda: Mixed((Tokens(), Spans()), (0.5, 0.5)), "same rounding"),
+    (lambda: Mixed((Tokens(),), (0.5, 0.5)), "1 choices have 2 rates"), (lambda: Mixed((Tokens(), WordSpans()), (0.5, 0.5)), "same rounding"),
 ])
 def test_settings_that_cannot_be(make, match):
     with pytest.raises(UserError, match=match):

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ptmjax.data.choices import Ngrams, Spans, Tokens, Words, budget, geometric, inverse
+from ptmjax.data.choices import Ngrams, Tokens, Words, WordSpans, budget, geometric, inverse
 from ptmjax.data.masking import Masking, edges, no_context_bound
 from ptmjax.data.order import counter
 from ptmjax.types import UserError
@@ -157,7 +157,7 @@ def test_pickles_small(english):
 
 def test_a_word_or_unit_is_shown_in_one_way(english):
     """SpanBERT's spans and RoBERTa's words: masked, replaced or kept as a whole, at the same shares; by piece they are not."""
-    tokens, sure = {"tokens": np.arange(5, 131, dtype=np.int32)}, Spans((0, 0, 0, 1.0))
+    tokens, sure = {"tokens": np.arange(5, 131, dtype=np.int32)}, WordSpans((0, 0, 0, 1.0))
     mixed = {}
     for each in ("piece", "unit"):
         out = many(Masking(english, 128, choice=sure, each=each, bounds=True), tokens, 800)
@@ -197,7 +197,7 @@ def test_edges_are_the_places_around_a_unit():
 @given(st.integers(1, 40), st.sampled_from([0.15, 0.5, 1.0]), st.integers(0, 2**32))
 def test_boundaries_of_spans_are_never_predicted_nor_padding(english, n, rate, seed):
     """Pitfall 20: also of spans beside CLS and SEP."""
-    masking = Masking(english, 44, rate=rate, choice=Spans(), bounds=True)
+    masking = Masking(english, 44, rate=rate, choice=WordSpans(), bounds=True)
     tokens = np.random.default_rng(seed).integers(5, 4000, n).astype(np.int32)
     out = masking({"tokens": tokens}, np.random.Generator(np.random.Philox(seed)), [])
     scored = np.flatnonzero(out["weights"])
@@ -209,7 +209,7 @@ def test_boundaries_of_spans_are_never_predicted_nor_padding(english, n, rate, s
     assert not out["left"][out["weights"] == 0].any() and not out["right"][out["weights"] == 0].any()
 
 
-CHOICES = [Tokens(), Tokens("chance"), Words(), Ngrams(inverse(3)), Ngrams((0.8, 0.1, 0.1), words=False), Spans(), Spans(geometric(0.5, 3))]
+CHOICES = [Tokens(), Tokens("chance"), Words(), Ngrams(inverse(3)), Ngrams((0.8, 0.1, 0.1), words=False), WordSpans(), WordSpans(geometric(0.5, 3))]
 
 
 @settings(derandomize=True, deadline=None, max_examples=60)
