@@ -66,9 +66,9 @@ SYSTEMS = {
     "struct": dict(corruption=Shuffled(MASKING), terms=[Mlm(3, name="order", scored="order_weights")]),
     "unilm": dict(corruption=Patterns(PAIRS), see=masks.patterns, types=6),
 }
-# what of each can be found: names of metrics -> the least
+# names of metrics -> the least; of struct a copy may be shuffled and tell another word, of unilm half of the rows see one side alone
 LEAST = {"tokens": {"accuracy": 0.95}, "words": {"accuracy": 0.95}, "spans": {"accuracy": 0.95, "sbo_accuracy": 0.9},
-         "sop": {"accuracy": 0.95}, "struct": {"accuracy": 0.95, "order_accuracy": 0.95}, "unilm": {"accuracy": 0.7}}
+         "sop": {"accuracy": 0.95}, "struct": {"accuracy": 0.8, "order_accuracy": 0.95}, "unilm": {"accuracy": 0.7}}
 
 
 def told(name: str, steps: int, number, control: bool = False) -> dict[str, float]:
