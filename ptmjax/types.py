@@ -60,6 +60,10 @@ def pytree(cls):
 
 
 # ------------------------------------------------------------------ batches
+PATTERNS = ("bidirectional", "left to right", "right to left", "seq2seq")
+BIDIRECTIONAL, LEFT_TO_RIGHT, RIGHT_TO_LEFT, SEQ2SEQ = range(4)
+
+
 class Kind(NamedTuple):
     """A key of a batch. `rank` counts the row axis; `pad` fills places that hold nothing, and rows that fill up a batch."""
 
@@ -73,10 +77,14 @@ BATCH: dict[str, Kind] = {
     "tokens": Kind(2, "int32", 0, "[B, L] input ids after corruption"),
     "targets": Kind(2, "int32", 0, "[B, L] original ids, read where weights > 0"),
     "weights": Kind(2, "float32", 0, "[B, L] which positions are scored, and how much"),
+    "order_weights": Kind(2, "float32", 0, "[B, L] which positions show a token of their neighbourhood, shuffled, and are scored for it"),
+    "left": Kind(2, "int32", 0, "[B, L] of a position of a span the position before the span, else 0"),
+    "right": Kind(2, "int32", 0, "[B, L] of a position of a span the position behind the span, else 0"),
     "segments": Kind(2, "int32", 0, "[B, L] number of the packed example in its row from 1; 0 is padding"),
     "positions": Kind(2, "int32", 0, "[B, L] position inside the packed example"),
     "types": Kind(2, "int32", 0, "[B, L] token type (sentence A 0, sentence B 1)"),
     "label": Kind(1, "int32", 0, "[B] class of the row"),
+    "pattern": Kind(1, "int32", 0, "[B] who sees whom in the row: the place in PATTERNS"),
     "visible": Kind(3, "bool", 0, "[B, L, L] query i may see key j"),
     "decoder_tokens": Kind(2, "int32", 0, "[B, L'] decoder input ids, shifted right"),
     "decoder_segments": Kind(2, "int32", 0, "[B, L'] as segments, of the decoder"),

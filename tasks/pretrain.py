@@ -1,13 +1,19 @@
 """Pre-training tasks on the shipped English text. The number in a name is the length of a row.
 
-mlm: masked tokens; wwm: masked whole words; nsp: masked next-sentence pairs; rtd: the input of ELECTRA's generator; spans: T5's
-span corruption. Blocks under 8 tokens are dropped.
+mlm: masked tokens; wwm: masked whole words; span: SpanBERT's masked spans; nsp: masked next-sentence pairs; wwm_nsp, sop: those with
+whole words, ALBERT's n-grams and sentence order; struct: StructBERT's shuffled runs and three ways; unilm: UniLM's four patterns; rtd:
+the input of ELECTRA's generator; spans: T5's span corruption. Blocks under 8 tokens are dropped.
 """
+from dataclasses import replace
+
 from ptmjax.tasks.corpora import EN_PD_4096, EN_PD_4096_SENTINELS, EN_PD_SMALL
 
 from ptmjax.data.adapters import register
+from ptmjax.data.choices import Ngrams, Tokens, Words, WordSpans, inverse
 from ptmjax.data.masking import Masking
 from ptmjax.data.pairs import Pairs
+from ptmjax.data.patterns import Patterns
+from ptmjax.data.shuffling import Shuffled
 from ptmjax.data.spans import Spans
 from ptmjax.data.task import Task
 from ptmjax.data.windows import Blocks, Joined, Sentences
@@ -19,10 +25,9 @@ def _blocks(name: str, masking: Masking) -> Task:
     return Task(f"en_pd_{name}_{masking.length}", EN_PD_SMALL, EN_PD_4096, cut, masking, masking.readout())
 
 
-def _nsp(length: int, cap: int) -> Task:
-    """BERT's pairs; records of twice a row, so that both kinds of pairs can fill it (pairs.Pairs)."""
-    pairs = Pairs(Masking(EN_PD_4096, length, cap=cap))
-    return Task(f"en_pd_nsp_{length}", EN_PD_SMALL, EN_PD_4096, Sentences(2 * (length - 3), minimum=8), pairs, pairs.readout())
+def _pairs(name: str, length: int, pairs: Pairs | Shuffled | Patterns) -> Task:
+    """Records of twice a row, so that both kinds of pairs can fill it (pairs.Pairs)."""
+    return Task(f"en_pd_{name}_{length}", EN_PD_SMALL, EN_PD_4096, Sentences(2 * (length - 3), minimum=8), pairs, pairs.readout())
 
 
 def _spans(inputs: int) -> Task:
@@ -32,8 +37,14 @@ def _spans(inputs: int) -> Task:
 
 for _length, _cap in ((64, 10), (128, 20), (512, 77)):
     register(_blocks("mlm", Masking(EN_PD_4096, _length, cap=_cap, types=True)))
-    register(_blocks("wwm", Masking(EN_PD_4096, _length, cap=_cap, types=True, whole=True)))
+    register(_blocks("wwm", Masking(EN_PD_4096, _length, cap=_cap, types=True, choice=Words())))
     register(_blocks("rtd", Masking(EN_PD_4096, _length, mask=0.85, random=0.0, cap=_cap, types=True)))
-    register(_nsp(_length, _cap))
+    register(_blocks("span", Masking(EN_PD_4096, _length, types=True, choice=WordSpans(), each="unit", corpus=True, bounds=True)))
+    _masking, _whole = (Masking(EN_PD_4096, _length, cap=_cap, choice=choice) for choice in (Tokens(), Words()))
+    register(_pairs("nsp", _length, Pairs(_masking)))
+    register(_pairs("wwm_nsp", _length, Pairs(_whole)))
+    register(_pairs("sop", _length, Pairs(replace(_masking, choice=Ngrams(inverse(3))), other=0.0, swapped=0.5)))
+    register(_pairs("struct", _length, Shuffled(Pairs(_masking, other=1 / 3, swapped=1 / 3))))
+    register(_pairs("unilm", _length, Patterns(Pairs(replace(_masking, choice=Ngrams((0.8, 0.1, 0.1), words=False))))))
 for _inputs in (16, 64, 128, 512):
     register(_spans(_inputs))

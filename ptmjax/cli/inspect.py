@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     sample = source.examples(np.arange(min(args.sample, len(source.records))))
     for i in range(min(args.examples, len(sample["index"]))):
         row = {key: x[i] for key, x in sample.items()}
-        console.print(f"record {row['index']}", style="dim", highlight=False)
+        console.print(f"record {row['index']}{of_row(row)}", style="dim", highlight=False)
         for line in (shown_both if "decoder_segments" in row else shown)(row, data.task.vocabulary):
             console.print(line)
     console.print(rates(sample, data.task.vocabulary, left_out(sample, source.records, data.task.vocabulary)))
@@ -53,6 +53,14 @@ def shown(row: Mapping[str, np.ndarray], vocabulary: Vocabulary) -> list[Text]:
     """What a corruption hides and shows; of one that has no targets its tokens; below, what keys of its own say of them."""
     both = [original, corrupted] if {"targets", "weights"} <= row.keys() else [plain]
     return [line(row, vocabulary) for line in both] + [said(name, row, vocabulary) for name in own_keys(row, row["tokens"].shape)]
+
+
+def of_row(row: Mapping[str, np.ndarray]) -> str:
+    """What numbers of the whole row say of it: its label, pattern, ..."""
+    told = {name: x for name, x in row.items() if not x.shape and name not in ("index", "start", "row_weights")}
+    if "label" in told and not row["row_weights"]:
+        told["label"] = "not scored"
+    return "".join(f", {name} {f'{x:g}' if isinstance(x, np.generic) else x}" for name, x in told.items())
 
 
 def own_keys(sample: Mapping[str, np.ndarray], shape: tuple[int, ...]) -> list[str]:

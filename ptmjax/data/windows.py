@@ -163,7 +163,7 @@ class Joined:
 
 @dataclasses.dataclass(frozen=True)
 class Segmented:
-    """Blocks or Sentences whose records also say where words begin, for texts without spaces between them: what Masking(whole=True)
+    """Blocks or Sentences whose records also say where words begin, for texts without spaces between them: what Masking(choice=Words())
     chooses then are the segmenter's words (BERT-wwm, Cui et al. 2019, arXiv 1906.08101).
 
     words: gives the words of a text in order, as jieba.lcut does; a frozen dataclass with __call__, since it goes to worker

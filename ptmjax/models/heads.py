@@ -56,6 +56,36 @@ class VocabularyHead(nnx.Module):
         return cross_entropy(self(h, where), targets)
 
 
+class Boundary(nnx.Module):
+    """Scores of a token inside a span from what lies outside (SpanBERT, Joshi et al. 2020, section 3.2): the states of the places before
+    and behind the span and a table of the token's place in it; twice act and norm, then a table of the vocabulary with a bias (`words`).
+
+    most: places that a span may have; place: width of their table.
+    """
+
+    def __init__(self, size: int, width: int, *, embed: int | None = None, most: int = 20, place: int = 200, act: str = "gelu",
+                 norm: str = "layer", eps: float = 1e-12, init: Init = 0.02, key: Array):
+        at_least(1, most=most, place=place)
+        a, b, c, d, e, f = jax.random.split(key, 6)
+        embed = width if embed is None else embed
+        self.act, self.most = activation(act), most
+        self.places = param(a, (most, place), (None, None), init)
+        self.first, self.first_norm = Linear(2 * width + place, width, ("embed", None), init=init, key=b), Norm(width, norm, eps, key=c)
+        self.second, self.second_norm = Linear(width, embed, ("embed", None), init=init, key=d), Norm(embed, norm, eps, key=e)
+        self.words = VocabularyHead(size, embed, act=None, init=init, key=f)
+
+    def __call__(self, h: tuple[Array, Array, Array], where: Slots | None = None, candidates: Array | None = None) -> Array:
+        """h: before, behind [B, K, D], and the number of the place in its span, from 0, int32 [B, K] -> [B, K, V']."""
+        before, behind, number = h
+        x = jnp.concatenate([before, behind, rows(self.places[...], jnp.minimum(number, self.most - 1))], -1)
+        x = self.first_norm(self.act(self.first(x)))
+        x = self.second_norm(self.act(self.second(x)))
+        return self.words(x, None, candidates)
+
+    def nll(self, h: tuple[Array, Array, Array], targets: Array, where: Slots | None = None) -> tuple[Array, Array, Array]:
+        return cross_entropy(self(h), targets)
+
+
 class Classifier(nnx.Module):
     """act(h W + b) W' + b': of the first position (BERT's pooler and NSP head), or of every one (ELECTRA's discriminator)."""
 

@@ -7,7 +7,7 @@ import dataclasses
 
 import jax.numpy as jnp
 
-from ptmjax.types import Array, Batch, pytree
+from ptmjax.types import LEFT_TO_RIGHT, RIGHT_TO_LEFT, SEQ2SEQ, Array, Batch, pytree
 
 
 @pytree
@@ -63,6 +63,17 @@ def causal(batch: Batch) -> See:
 def own(batch: Batch) -> See:
     """One's own position only: the control run that cannot learn from context."""
     return full(batch) & jnp.eye(batch["segments"].shape[1], dtype=bool)
+
+
+def patterns(batch: Batch) -> See:
+    """Of each row that of its `pattern` (UniLM, Dong et al. 2019, figure 1): all; up to one's own place; from there on; or (seq2seq) the
+    source, whose types are not the last of the row's real places, and of the target up to one's own place. A row of one type is source."""
+    see, p = full(batch), batch["pattern"][:, None, None]
+    length = batch["segments"].shape[1]
+    query, key, types = jnp.arange(length)[:, None], jnp.arange(length), batch["types"]
+    first = types == types[:, :1]
+    rest = jnp.where(p == LEFT_TO_RIGHT, key <= query, jnp.where(p == RIGHT_TO_LEFT, key >= query, True))
+    return see & jnp.where(p == SEQ2SEQ, first[:, None, :] | (key <= query) & ~first[:, :, None], rest)
 
 
 def given(batch: Batch) -> Array:

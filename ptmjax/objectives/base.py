@@ -93,3 +93,11 @@ def check_scores(head: str, found: tuple[int, ...], wanted: tuple[int, ...]) -> 
 def weighted(x: Array, weight: Array) -> Sum:
     """The Sum of x with weights of the same shape."""
     return Sum((x * weight).sum(), weight.sum())
+
+
+def field(batch: Batch, name: str, term: str) -> Array:
+    """batch[name]; UserError where the task's corruption does not give it."""
+    if name not in batch:
+        raise UserError(f"the loss {term!r} reads {name!r} of a batch, which has {', '.join(sorted(batch))}: name a task whose corruption "
+                        "gives it")
+    return batch[name]

@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from ptmjax.objectives.base import check_scores, weighted
+from ptmjax.objectives.base import check_scores, field, weighted
 from ptmjax.types import Array, Batch, Keys, Slots, Sum, at_least, slots
 
 
@@ -14,15 +14,16 @@ class Mlm:
     """Masked language model (Devlin et al. 2019, section 3.1): cross entropy of `targets` where weights > 0, in K slots a row.
 
     A row with more scored positions than slots loses the rest: metric `overflow`, the share lost, is 0 in shipped runs.
-    A second term of the kind (TLM, entities) takes another name, which its metrics then begin with.
+    A second term of the kind takes another name, which its metrics then begin with, and another key of the batch for its weights:
+    StructBERT's word order is Mlm(slots, name="order", scored="order_weights").
     """
 
-    def __init__(self, slots: int, head: str = "mlm", name: str = "mlm"):
+    def __init__(self, slots: int, head: str = "mlm", name: str = "mlm", scored: str = "weights"):
         at_least(1, slots=slots)
-        self.slots, self.head, self.name = slots, head, name
+        self.slots, self.head, self.name, self.scored = slots, head, name, scored
 
     def pick(self, batch: Batch) -> Slots:
-        return slots(batch["weights"], self.slots)
+        return slots(field(batch, self.scored, self.name), self.slots)
 
     def weights(self, batch: Batch) -> dict[str, Array]:
         return {self.name: self.pick(batch).weight.sum()}
@@ -30,7 +31,7 @@ class Mlm:
     def losses(self, net: Any, out: Any, batch: Batch, keys: Keys) -> tuple[dict[str, Sum], dict[str, Sum]]:
         at = self.pick(batch)
         loss, hit, _ = net.nll(self.head, out.state, at.take(batch["targets"]), at)
-        overflow = Sum(at.overflow.astype(loss.dtype), (batch["weights"] > 0).sum().astype(loss.dtype))
+        overflow = Sum(at.overflow.astype(loss.dtype), (batch[self.scored] > 0).sum().astype(loss.dtype))
         prefix = "" if self.name == "mlm" else f"{self.name}_"
         return {self.name: weighted(loss, at.weight)}, {f"{prefix}accuracy": weighted(hit, at.weight), f"{prefix}overflow": overflow}
 

@@ -13,6 +13,7 @@ from etils import epath
 from ptmjax.cli import folder
 from ptmjax.cli.experiment import Data, Experiment, Kept, Stage, physical_memory, warnings
 from ptmjax.data import adapters
+from ptmjax.data.choices import Words
 from ptmjax.data.masking import Masking
 from ptmjax.data.task import Task
 from ptmjax.data.vocabulary import SentencePiece
@@ -171,7 +172,7 @@ def test_rows_without_a_target_are_told(tmp_path, monkeypatch):
     text, found = tmp_path / "t.txt", {}
     for known in (60, 40, 0):
         text.write_text("\n\n".join(f"of the sea {i}" if i < known else f"zqxjkv{i}" for i in range(60)))
-        monkeypatch.setattr(Data, "task", Task("static", str(text), V, Blocks(16), Masking(V, 18, whole=True), holdout=6))
+        monkeypatch.setattr(Data, "task", Task("static", str(text), V, Blocks(16), Masking(V, 18, choice=Words()), holdout=6))
         found[known] = Data(stage(), 3, tmp_path / f"cache{known}").without_target()
     assert found[60] == [] and len(found[40]) == 1 and found[0][0].startswith("warning: 100.0% of rows have nothing that is scored")
     label = lambda example, rng, lookup: {"label": np.int32(1)}

@@ -15,6 +15,7 @@ from etils import epath
 from ptmjax import gin_folder
 from ptmjax.cli import readout, train
 from ptmjax.data import records
+from ptmjax.data.choices import Words
 from ptmjax.data.loader import Source
 from ptmjax.data.masking import Masking
 from ptmjax.data.order import Sequential
@@ -48,7 +49,7 @@ def data(corruption, shown):
 
 
 @pytest.mark.parametrize("corruption, bounded, view", [
-    (Masking(V, 24), True, "[MASK]"), (Masking(V, 24, whole=True), True, "[MASK]"), (Pairs(Masking(V, 24)), True, "[MASK]"),
+    (Masking(V, 24), True, "[MASK]"), (Masking(V, 24, choice=Words()), True, "[MASK]"), (Pairs(Masking(V, 24)), True, "[MASK]"),
     (Spans(V, 20), False, "first token of every span"), (plain, False, ""),
 ], ids=["masking", "whole", "pairs", "spans", "plain"])  # fmt: skip
 def test_baselines_ask_the_corruption(corruption, bounded, view):

@@ -12,6 +12,7 @@ from jax.sharding import PartitionSpec as P
 from ptmjax.tasks.corpora import EN_PD_4096
 
 from ptmjax.data import adapters, loader
+from ptmjax.data.choices import Words
 from ptmjax.data.masking import Masking
 from ptmjax.data.order import Shuffled
 from ptmjax.data.pairs import Pairs
@@ -41,7 +42,7 @@ def tasks(english, tmp_path_factory):
     masked = Task("both_mlm", str(path), english, Blocks(16, minimum=3), Masking(english, 18, types=True), holdout=6)
     looked = Task("both_lookup", str(path), english, Blocks(16, minimum=3), other_record, holdout=6)
     sentinels = SentencePiece(english.path, sentinels=20)
-    whole = Task("both_wwm", str(path), english, Blocks(16, minimum=3), Masking(english, 18, whole=True), holdout=6)
+    whole = Task("both_wwm", str(path), english, Blocks(16, minimum=3), Masking(english, 18, choice=Words()), holdout=6)
     paired = Task("both_nsp", str(path), english, Sentences(24), Pairs(Masking(english, 18), short=0.3), holdout=6)
     spans = Task("both_spans", str(path), sentinels, Joined(10, minimum=3), Spans(sentinels, 12, 16, rate=0.5, mean=2.0), holdout=6)
     found = (masked, looked, whole, paired, spans)
@@ -167,7 +168,7 @@ def test_marked_words_pass_through_seqio(tmp_path):
     (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *CJK]), encoding="utf-8")
     (tmp_path / "zh.txt").write_text("\n\n".join(CJK[i % 6] + CJK[i // 6] + CJK[:4] for i in range(36)), encoding="utf-8")
     v = WordPiece(tmp_path / "vocab.txt")
-    task = Task("zh_halves", str(tmp_path / "zh.txt"), v, Segmented(Blocks(6), Halves()), Masking(v, 8, rate=0.3, whole=True), holdout=5)
+    task = Task("zh_halves", str(tmp_path / "zh.txt"), v, Segmented(Blocks(6), Halves()), Masking(v, 8, rate=0.3, choice=Words()), holdout=5)
     adapters.register(task)
     try:
         found = list(through_seqio("zh_halves"))

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from transformers import ByT5Tokenizer
 
 from ptmjax.data.bytes import Bytes
+from ptmjax.data.choices import Tokens, Words
 from ptmjax.data.masking import Masking
 
 
@@ -46,5 +47,5 @@ def test_words_begin_behind_white_space():
 @pytest.mark.parametrize("whole", (False, True))
 def test_masking_takes_bytes(whole):
     v = Bytes()
-    row = Masking(v, 64, whole=whole)({"tokens": v.encode("the quick brown fox jumps over the lazy dog")}, np.random.default_rng(0), [])
+    row = Masking(v, 64, choice=Words() if whole else Tokens())({"tokens": v.encode("the quick brown fox jumps over the lazy dog")}, np.random.default_rng(0), [])
     assert 0 < row["weights"].sum() <= 7 and not np.isin(row["targets"][row["weights"] > 0], sorted(v.special)).any()

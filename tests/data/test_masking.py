@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ptmjax.data.masking import Masking, bits, budget, choose, choose_words, no_context_bound
+from ptmjax.data.choices import Ngrams, Tokens, Words, WordSpans, budget, geometric, inverse
+from ptmjax.data.masking import Masking, edges, no_context_bound
 from ptmjax.data.order import counter
 from ptmjax.types import UserError
 
@@ -22,12 +23,6 @@ def rng(record=0, epoch=0):
 
 def many(masking, record, n):
     return masking.rows([record] * n, [rng(i) for i in range(n)], [])
-
-
-def test_budget():
-    assert budget(np.array([3, 5, 10, 20, 128]), 0.15, 20).tolist() == [1, 1, 2, 3, 19]
-    assert [int(budget(n, 0.15, None)) for n in (12, 30, 512)] == [2, 4, 77]  # 4.5 rounds to even, as BERT's round() does
-    assert int(budget(512, 0.15, 20)) == 20
 
 
 def test_golden(abc):
@@ -118,7 +113,7 @@ def test_masks_are_fresh_by_epoch_and_record_and_else_the_same(english):
 @settings(derandomize=True, deadline=None, max_examples=50)
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=6), st.integers(3, 16), st.sampled_from([0.15, 0.5, 1.0]), st.booleans())
 def test_rows_are_what_each_row_is_alone(words, sizes, length, rate, whole):
-    masking = Masking(words(list("abcdefgh")), length, rate=rate, whole=whole)  # every word is one piece
+    masking = Masking(words(list("abcdefgh")), length, rate=rate, choice=Words() if whole else Tokens())  # every word is one piece
     records = [{"tokens": (np.arange(n, dtype=np.int32) % 9) + 1} for n in sizes]  # id 1 is unk
     together = masking.rows(records, [rng(i) for i in range(len(sizes))], [])
     for i, record in enumerate(records):
@@ -160,7 +155,93 @@ def test_pickles_small(english):
     assert again({"tokens": np.array([5], np.int32)}, rng(), [])["targets"][:3].tolist() == [2, 5, 3]
 
 
+def test_a_word_or_unit_is_shown_in_one_way(english):
+    """SpanBERT's spans and RoBERTa's words: masked, replaced or kept as a whole, at the same shares; by piece they are not."""
+    tokens, sure = {"tokens": np.arange(5, 131, dtype=np.int32)}, WordSpans((0, 0, 0, 1.0))
+    mixed = {}
+    for each in ("piece", "unit"):
+        out = many(Masking(english, 128, choice=sure, each=each, bounds=True), tokens, 800)
+        chosen, masked = out["weights"] > 0, out["tokens"] == english.mask
+        spans = {}
+        for row, place in zip(*np.nonzero(chosen)):
+            spans.setdefault((row, out["left"][row, place]), []).append(masked[row, place])
+        mixed[each] = np.mean([0 < np.mean(span) < 1 for span in spans.values()])
+        shares = [np.mean([masked[chosen].mean(), (out["tokens"] == out["targets"])[chosen].mean()][i]) for i in range(2)]
+        assert abs(np.subtract(shares, (0.8, 0.1))).max() < 5 * (0.16 / len(spans)) ** 0.5
+    assert mixed["unit"] == 0 and mixed["piece"] > 0.4
+
+
+def test_words_are_shown_in_one_way_though_single_pieces_are_chosen(pieces):
+    out = many(Masking(pieces, 12, rate=1.0, mask=0.5, random=0.0, each="word"), example(pieces, "un ##aff ##able dog cat ##s hen"), 400)
+    masked = out["tokens"] == pieces.mask
+    assert (masked[:, 1:4].all(1) | ~masked[:, 1:4].any(1)).all() and abs(masked[:, 1].mean() - 0.5) < 0.125
+    assert (masked[:, 5] == masked[:, 6]).all() and 0.3 < (masked[:, 4] == masked[:, 5]).mean() < 0.7
+
+
+def test_random_ids_of_the_corpus_have_its_law(english):
+    """SpanBERT's replacements: ids that occur, about as often as they do; symbols in records are passed over; none: any id."""
+    records = [{"tokens": np.array(x, np.int32)} for x in ([7, 7, 7, 8], [7, 7, 7, 8, english.unk, english.sep], [english.sep])]
+    masking = Masking(english, 66, rate=1.0, mask=0.0, random=1.0, corpus=True)
+    drawn = masking.rows([{"tokens": np.full(64, 99, np.int32)}] * 200, [rng(i) for i in range(200)], records)["tokens"][:, 1:65].ravel()
+    shares = [np.mean(drawn == 7), np.mean(drawn == 8), np.mean((drawn != 7) & (drawn != 8))]
+    assert abs(np.subtract(shares, (0.5, 1 / 6, 1 / 3))).max() < 5 * (0.25 / len(drawn)) ** 0.5
+    assert "bound" not in masking.bound(np.ones(english.size)) and "bound" in masking.readout().bound(np.ones(english.size))
+
+
+def test_edges_are_the_places_around_a_unit():
+    found = edges(np.array([[0, 1, 1, 0, 2, 3, 3, 0]], np.int32))
+    assert found["left"].tolist() == [[0, 0, 0, 0, 3, 4, 4, 0]] and found["right"].tolist() == [[0, 3, 3, 0, 5, 7, 7, 0]]
+
+
+@settings(derandomize=True, deadline=None, max_examples=25)
+@given(st.integers(1, 40), st.sampled_from([0.15, 0.5, 1.0]), st.integers(0, 2**32))
+def test_boundaries_of_spans_are_never_predicted_nor_padding(english, n, rate, seed):
+    """Pitfall 20: also of spans beside CLS and SEP."""
+    masking = Masking(english, 44, rate=rate, choice=WordSpans(), bounds=True)
+    tokens = np.random.default_rng(seed).integers(5, 4000, n).astype(np.int32)
+    out = masking({"tokens": tokens}, np.random.Generator(np.random.Philox(seed)), [])
+    scored = np.flatnonzero(out["weights"])
+    assert len(scored) == min(n, budget(n + 2, rate, None, "up"))
+    for place in scored:
+        left, right = out["left"][place], out["right"][place]
+        assert left < place < right and out["weights"][left] == out["weights"][right] == 0
+        assert out["weights"][left + 1 : right].all() and out["segments"][right] == 1
+    assert not out["left"][out["weights"] == 0].any() and not out["right"][out["weights"] == 0].any()
+
+
+CHOICES = [Tokens(), Tokens("chance"), Words(), Ngrams(inverse(3)), Ngrams((0.8, 0.1, 0.1), words=False), WordSpans(), WordSpans(geometric(0.5, 3))]
+
+
+@settings(derandomize=True, deadline=None, max_examples=60)
+@given(st.sampled_from(CHOICES), st.lists(st.integers(0, 30), min_size=1, max_size=4), st.integers(0, 2**32))
+def test_what_is_scored_does_not_depend_on_what_is_shown(english, choice, sizes, seed):
+    """Of every choice: tokens change nowhere but where weights > 0, targets are the text, lengths stay, no symbol is chosen, and other
+    rates of showing score the same places. Rows alone and together are equal."""
+    draw = np.random.default_rng(seed)
+    records = [{"tokens": draw.integers(0, 4000, n).astype(np.int32)} for n in sizes]
+    each = draw.choice(["piece", "word", "unit"])
+    masking = Masking(english, 24, choice=choice, each=each)
+    rngs = lambda: [rng(i, seed % 1000) for i in range(len(sizes))]
+    out, other = masking.rows(records, rngs(), []), Masking(english, 24, mask=0.1, random=0.9, choice=choice, each=each).rows(records, rngs(), [])
+    scored, n = out["weights"] > 0, np.minimum([len(r["tokens"]) for r in records], 22) + 2
+    assert (out["weights"] == other["weights"]).all() and (out["targets"] == other["targets"]).all()
+    assert (out["tokens"] == out["targets"])[~scored].all() and np.isin(out["targets"][scored], english.ordinary).all()
+    assert out["segments"].sum(1).tolist() == n.tolist() and scored.sum(1).max() <= budget(24, 0.15, None, "up")
+    for i, record in enumerate(records):
+        for key, x in masking(record, rngs()[i], []).items():
+            np.testing.assert_array_equal(x, out[key][i])
+
+
+def test_chance_rounds_to_the_rate_on_average(english):
+    """RoBERTa's floor(.15 n + U): 4 or 5 of 30 places, 4.5 on average; BERT's rounding gives 4 always."""
+    out = many(Masking(english, 30, choice=Tokens("chance")), {"tokens": np.arange(5, 33, dtype=np.int32)}, 4000)
+    found = out["weights"].sum(1)
+    assert set(found.tolist()) == {4, 5} and abs(found.mean() - 4.5) < 5 * 0.5 / 4000**0.5
+
+
 def test_settings_that_cannot_be(abc):
+    with pytest.raises(UserError, match="each is 'words'; it may be one of 'piece', 'unit', 'word'"):
+        Masking(abc, 8, each="words")
     for wrong in (dict(rate=0), dict(rate=1.5), dict(mask=0.8, random=0.3), dict(mask=-0.1), dict(length=2)):
         with pytest.raises(UserError, match="masking"):
             Masking(abc, **{"length": 8, **wrong})
@@ -179,45 +260,6 @@ def pieces(words):
     return Pieces(["un", "##aff", "##able", "dog", "cat", "##s", "hen"])
 
 
-def spoken(keys, free, first, k):
-    """choose_words for one row, as BERT's code tells it."""
-    groups, left, taken = {}, k, set()
-    for place, w in enumerate(np.cumsum(first)):
-        groups.setdefault(w, []).append(place)
-    for w in sorted(groups, key=lambda w: keys[groups[w][0]]):
-        found = [place for place in groups[w] if free[place]]
-        if found and len(found) <= left:
-            taken.update(found)
-            left -= len(found)
-    return [place in taken for place in range(len(first))]
-
-
-@settings(derandomize=True, deadline=None, max_examples=200)
-@given(st.integers(1, 5), st.integers(1, 14), st.data())
-def test_choose_words_is_the_walk_of_each_row(rows, length, data):
-    generator = np.random.default_rng(data.draw(st.integers(0, 2**32)))
-    keys, _ = bits([generator] * rows, rows, length, 0)
-    free = generator.random((rows, length)) < 0.8
-    first = generator.random((rows, length)) < data.draw(st.sampled_from([0.2, 0.5, 1.0]))
-    first[:, 0] = True
-    k = generator.integers(1, length + 1, rows)
-    found = choose_words(free, first, keys, k)
-    assert found.tolist() == [spoken(*row) for row in zip(keys, free, first, k)]
-    assert (found.sum(1) <= k).all()
-    each = choose(free, keys, k)
-    assert (each.sum(1) == np.minimum(k, free.sum(1))).all() and (choose_words(free, first | True, keys, k) == each).all()
-
-
-@pytest.mark.parametrize("length", [1, 2, 14, 64, 65, 512])
-def test_keys_differ_and_no_bit_is_used_twice(length):
-    """Keys of a row: all different, even where all random bits are alike; those of the targets lie behind them."""
-    keys, targets = bits([rng(0), rng(1)], 2, length, 3)
-    words = rng(1).bit_generator.random_raw(-(-length // 2) + 3)
-    assert keys.shape == (2, length) and (targets[1] == words[-3:]).all() and all(len(set(row)) == length for row in keys.tolist())
-    mine, low = words.view(np.uint32)[:length], (1 << (length - 1).bit_length()) - 1
-    assert (keys[1] >> low.bit_length() == mine >> low.bit_length()).all() and (keys[1] & low == np.arange(length)).all()
-
-
 def test_few_random_numbers_are_drawn(english):
     """A row of 512 with 77 targets: a word for two places and one for a target, whatever the row holds."""
     drawn = []
@@ -230,7 +272,7 @@ def test_few_random_numbers_are_drawn(english):
 
 def test_whole_words_or_none(pieces):
     """Pitfall 1: of a word all pieces are scored or none, over 1000 generators; each piece draws what is shown."""
-    out = many(Masking(pieces, 12, rate=0.4, whole=True), example(pieces, "un ##aff ##able dog cat ##s hen"), 1000)
+    out = many(Masking(pieces, 12, rate=0.4, choice=Words()), example(pieces, "un ##aff ##able dog cat ##s hen"), 1000)
     scored = out["weights"] > 0  # 4 of 9 places
     assert (scored[:, 1] == scored[:, 2]).all() and (scored[:, 2] == scored[:, 3]).all() and (scored[:, 5] == scored[:, 6]).all()
     assert not scored[:, [0, 8, 9, 10, 11]].any()
@@ -242,22 +284,22 @@ def test_whole_words_or_none(pieces):
 
 
 def test_words_larger_than_the_rest_of_the_budget_are_passed_over(pieces):
-    out = many(Masking(pieces, 8, rate=0.3, whole=True), example(pieces, "un ##aff ##able dog"), 300)  # 2 of 6 places
+    out = many(Masking(pieces, 8, rate=0.3, choice=Words()), example(pieces, "un ##aff ##able dog"), 300)  # 2 of 6 places
     assert (out["weights"] == np.array([0, 0, 0, 0, 1, 0, 0, 0])).all()
-    out = many(Masking(pieces, 8, rate=0.3, whole=True), example(pieces, "un ##aff ##able"), 300)
+    out = many(Masking(pieces, 8, rate=0.3, choice=Words()), example(pieces, "un ##aff ##able"), 300)
     assert not out["weights"].any()
-    out = many(Masking(pieces, 8, rate=0.5, whole=True), example(pieces, "un ##aff ##able dog"), 1000)  # 3 of 6
+    out = many(Masking(pieces, 8, rate=0.5, choice=Words()), example(pieces, "un ##aff ##able dog"), 1000)  # 3 of 6
     assert {tuple(np.flatnonzero(row).tolist()) for row in out["weights"]} == {(1, 2, 3), (4,)}
 
 
 def test_a_row_that_begins_inside_a_word(pieces):
-    out = many(Masking(pieces, 6, rate=0.4, whole=True), example(pieces, "##s cat ##s"), 100)  # 2 of 5 places
+    out = many(Masking(pieces, 6, rate=0.4, choice=Words()), example(pieces, "##s cat ##s"), 100)  # 2 of 5 places
     assert {tuple(np.flatnonzero(row).tolist()) for row in out["weights"]} == {(1,), (2, 3)}
 
 
 def test_sentencepiece_words(english):
     """A lower bar begins a word; unknown characters inside one never part it."""
-    masking = Masking(english, 16, rate=0.4, whole=True)
+    masking = Masking(english, 16, rate=0.4, choice=Words())
     tokens = english.encode("unfathomable whales \u263a\u263ainside")
     out = many(masking, {"tokens": tokens}, 400)
     word = np.cumsum(english.starts(tokens)) - 1

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ptmjax.data.choices import Tokens, Words
 from ptmjax.data.masking import Masking, budget
 from ptmjax.data.order import counter
 from ptmjax.data.pairs import Pairs, shorten
@@ -102,7 +103,7 @@ def test_shares(english):
     assert abs(of(short=0.0)["label"].mean() - 0.5) < 0.0225  # four standard deviations, as below
     out = of(other=0.0)
     assert abs((out["segments"].sum(1) < L).mean() - 0.1 * 26 / 28) < 0.013
-    assert abs(out["label"].mean() - 0.1 * 2 / 28) < 0.0038
+    assert not out["label"].any()  # no other document, of single sentences neither
     assert abs(of(short=1.0)["label"].mean() - (2 / 28 + 13 / 28)) < 0.0225
     assert not of(400, other=0.0, short=0.0)["label"].any() and of(400, other=1.0)["label"].all()
 
@@ -231,7 +232,7 @@ def test_shorten_takes_from_both_ends():
 @settings(derandomize=True, deadline=None, max_examples=25)
 @given(st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=6), min_size=1, max_size=5), st.integers(0, 1000), st.booleans())
 def test_rows_are_what_each_row_is_alone(english, sizes, epoch, whole):
-    pairs = Pairs(Masking(english, L, whole=whole), short=0.3)
+    pairs = Pairs(Masking(english, L, choice=Words() if whole else Tokens()), short=0.3)
     records = [record(i % 3, s, 5 + 200 * i) for i, s in enumerate(sizes)]
     together = draw(pairs, records, epoch=epoch)
     for i, r in enumerate(records):
@@ -272,3 +273,36 @@ def test_features_pickle_and_faults(english, pairs):
     for wrong in (dict(short=1.1), dict(other=-0.1)):
         with pytest.raises(UserError, match="are shares of rows"):
             Pairs(Masking(english, 8), **wrong)
+
+
+@pytest.mark.parametrize("other, swapped, shares", [
+    (0.0, 0.5, (0.5, 0.5)), (1 / 3, 1 / 3, (1 / 3, 1 / 3, 1 / 3)), (0.0, 0.0, (1.0,)), (0.5, 0.0, (0.5, 0.5)), (0.2, 0.8, (0.0, 0.8, 0.2)),
+])
+def test_labels_of_every_sentence_objective(english, other, swapped, shares):
+    """Sentence order, three ways, none, next sentence: labels balanced as asked, and each says what the row holds: a record's tokens
+    rise from sentence to sentence, those of another document are others."""
+    records = [record(d, [3] * 20, 5 + 100 * d) for d in range(40)]
+    pairs = Pairs(Masking(english, L), short=0.0, other=other, swapped=swapped)
+    out = draw(pairs, records * 100)
+    n = len(out["label"])
+    found = np.bincount(out["label"], minlength=len(shares)) / n
+    assert len(found) == len(shares) and abs(found - shares).max() <= 4 * (0.25 / n) ** 0.5 and (out["row_weights"] == 1).all()
+    second = out["types"].argmax(1)
+    first, then = out["targets"][:, 1], out["targets"][np.arange(n), second]
+    same = (first - 5) // 100 == (then - 5) // 100
+    kind = np.where(~same, "other", np.where(then > first, "next", "swapped"))
+    assert (kind == np.array(pairs.kinds)[out["label"]]).all()
+
+
+def test_sentence_order_of_short_texts(english):
+    """A row of one sentence that another follows takes it; a record of one sentence has no order: not scored, its masks are."""
+    pairs = Pairs(Masking(english, L), short=0.0, other=0.0, swapped=0.5)
+    long, lone = record(0, [26, 26], 5), record(1, [10], 500)
+    out = draw(pairs, [long] * 400 + [lone])
+    assert abs(out["label"][:400].mean() - 0.5) < 0.1 and (out["row_weights"][:400] == 1).all()
+    assert out["row_weights"][400] == 0 and out["label"][400] == 0 and out["weights"][400].any()
+
+
+def test_shares_beyond_one(english):
+    with pytest.raises(UserError, match="at most 1 together"):
+        Pairs(Masking(english, L), other=0.6, swapped=0.5)

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ptmjax.data import windows
+from ptmjax.data.choices import Tokens, Words
 from ptmjax.data.loader import Source
 from ptmjax.data.masking import Masking
 from ptmjax.data.order import Sequential, counter
@@ -170,7 +171,7 @@ def scored(masking, record, n=400):
 
 def test_chinese_words_are_masked_whole(chinese):
     """Pitfall 22: ids are those of the characters; two characters of a word are scored together or not at all."""
-    cut, masking = Segmented(Blocks(20), SAID), Masking(chinese, 22, rate=0.3, whole=True)
+    cut, masking = Segmented(Blocks(20), SAID), Masking(chinese, 22, rate=0.3, choice=Words())
     (record,), (plain,) = cut(["使用语言模型"], chinese), Blocks(20)(["使用语言模型"], chinese)
     assert (record["tokens"] == plain["tokens"]).all() and record["words"].tolist() == [1, 0, 1, 0, 1, 0]
     assert {key: x.dtype.name for key, x in record.items()} == cut.schema == {**Blocks.schema, "words": "uint8"}
@@ -178,7 +179,7 @@ def test_chinese_words_are_masked_whole(chinese):
     assert (of[:, ::2] == of[:, 1::2]).all() and (of.sum(1) == 2).all() and (of.mean(0) > 0.2).all()
     apart = scored(masking, plain)
     assert (apart[:, ::2] != apart[:, 1::2]).any()  # by the vocabulary alone every character is a word
-    each = dataclasses.replace(masking, whole=False)
+    each = dataclasses.replace(masking, choice=Tokens())
     assert (scored(each, record) == scored(each, plain)).all()
     assert not any(chinese.piece(i).startswith("##") for i in record["tokens"])
 
@@ -187,7 +188,7 @@ def test_words_that_disagree_with_the_text_fall_back_to_pieces(chinese):
     mark = lambda text, said: next(Segmented(Blocks(20), Told(said))([text], chinese))["words"].tolist()
     assert mark("我喜欢你", "我/喜欢/你") == [1, 1, 0, 1]
     (record,), (plain,) = Segmented(Blocks(20), Told("我/喜欢/你"))(["我喜欢你"], chinese), Blocks(20)(["我喜欢你"], chinese)
-    of = scored(Masking(chinese, 6, rate=0.4, whole=True), record)
+    of = scored(Masking(chinese, 6, rate=0.4, choice=Words()), record)
     assert (record["tokens"] == plain["tokens"]).all() and {tuple(row) for row in of.tolist()} == {(False, True, True, False), (True, False, False, True)}
     assert mark("我喜欢你", "") == mark("我喜欢你", "XX/欢喜/我你") == [1, 1, 1, 1]
     assert mark("我喜欢你", "XX/喜欢") == mark("我喜欢你", "喜欢") == [1, 1, 0, 1]
@@ -198,7 +199,7 @@ def test_words_that_disagree_with_the_text_fall_back_to_pieces(chinese):
 def test_a_block_or_a_sentence_that_parts_a_word_begins_with_one(chinese):
     blocks = list(Segmented(Blocks(3), SAID)(["使用语言模型"], chinese))
     assert [b["words"].tolist() for b in blocks] == [[1, 0, 1], [0, 1, 0]]
-    of = scored(Masking(chinese, 5, rate=0.4, whole=True), blocks[1])
+    of = scored(Masking(chinese, 5, rate=0.4, choice=Words()), blocks[1])
     assert {tuple(row) for row in of.tolist()} == {(True, False, False), (False, True, True)}
     (record,) = Segmented(Sentences(20), SAID)(["使用语言。模型"], chinese)
     assert record["words"].tolist() == [1, 0, 1, 0, 1, 1, 0] and record["starts"].tolist() == [0, 5]
@@ -207,7 +208,7 @@ def test_a_block_or_a_sentence_that_parts_a_word_begins_with_one(chinese):
 def test_pairs_keep_the_words(chinese):
     text = "\n".join(["使用语言", "模型预测", "我喜欢你"] * 4)
     found = list(Segmented(Sentences(30), SAID)([text, text + "\n我"], chinese))
-    pairs = Pairs(Masking(chinese, 16, rate=0.3, whole=True))
+    pairs = Pairs(Masking(chinese, 16, rate=0.3, choice=Words()))
     out = pairs.rows([found[0]] * 200, [counter(0, "t", i, 0) for i in range(200)], found)
     other = pairs.rows([{key: x for key, x in found[0].items() if key != "words"}] * 200, [counter(0, "t", i, 0) for i in range(200)],
                        [{key: x for key, x in r.items() if key != "words"} for r in found])
@@ -219,7 +220,7 @@ def test_pairs_keep_the_words(chinese):
 
 def test_marked_records_go_through_the_cache(chinese, tmp_path):
     (tmp_path / "zh.txt").write_text("\n\n".join(["使用语言模型" + "我喜欢你" * (i % 9) for i in range(60)]), encoding="utf-8")
-    masking = Masking(chinese, 12, whole=True)
+    masking = Masking(chinese, 12, choice=Words())
     task = Task("zh_words", str(tmp_path / "zh.txt"), chinese, Segmented(Blocks(10), SAID), masking, holdout=5)
     held = build(task, "train", str(tmp_path / "cache"), workers=1, progress=False)
     assert all((a["words"] == b["words"]).all() for a, b in zip(held, records(task, "train"))) and held.folder.name.startswith("zh_words-")

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from ptmjax.data.choices import Words
 from ptmjax.data.masking import Masking
 from ptmjax.data.order import counter
 from ptmjax.data.wordpiece import WordPiece
@@ -94,7 +95,7 @@ def test_whole_words_are_masked(both):
     """Pitfall 1: of "unaffable" all pieces are scored, or none."""
     v = both[0]
     example = {"tokens": v.encode("unaffable dog whales")}
-    out = Masking(v, 9, rate=0.4, whole=True).rows([example] * 1000, [counter(0, "t", i, 0) for i in range(1000)], [])
+    out = Masking(v, 9, rate=0.4, choice=Words()).rows([example] * 1000, [counter(0, "t", i, 0) for i in range(1000)], [])
     assert not out["weights"][:, [0, 7, 8]].any()
     found = {tuple(np.flatnonzero(row).tolist()) for row in out["weights"]}  # 3 of 8 places
     assert found == {(1, 2, 3), (4, 5, 6)}

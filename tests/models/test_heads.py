@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from ptmjax.models.heads import Classifier, VocabularyHead
+from ptmjax.models.heads import Boundary, Classifier, VocabularyHead
 from ptmjax.types import cross_entropy, slots
 
 RNG = np.random.default_rng(0)
@@ -111,3 +111,21 @@ def test_a_misspelt_activation_names_the_choices():
     for make in (lambda: head(act="gleu"), lambda: Classifier(2, 6, act="tan", key=jax.random.key(0))):
         with pytest.raises(ValueError, match="it may be one of"):
             make()
+
+
+def test_boundary_is_two_layers_over_both_sides_and_the_place():
+    """SpanBERT's head against its formula in torch: [before; behind; place] -> dense, gelu, norm, twice, then the table and bias."""
+    net = Boundary(11, 6, most=3, place=4, init=1.0, key=jax.random.key(1))
+    for leaf in (net.first.bias, net.second.bias, net.words.bias, net.first_norm.scale, net.second_norm.bias):
+        leaf[...] = jnp.asarray(RNG.normal(size=leaf.shape), jnp.float32)
+    before, behind = H[:, :3], H[:, 2:]
+    number = np.array([[0, 1, 2], [2, 5, 0]])  # a place beyond the table is its last
+    t = lambda x: torch.from_numpy(np.array(x))
+    x = torch.cat([t(before), t(behind), t(net.places[...])[torch.from_numpy(np.minimum(number, 2))]], -1)
+    for linear, norm in ((net.first, net.first_norm), (net.second, net.second_norm)):
+        x = torch.nn.functional.gelu(x @ t(linear.kernel[...]) + t(linear.bias[...]))
+        x = torch.nn.functional.layer_norm(x, (6,), t(norm.scale[...]), t(norm.bias[...]), 1e-12)
+    wanted = x @ t(net.words.table[...]).T + t(net.words.bias[...])
+    found = net((jnp.asarray(before), jnp.asarray(behind), jnp.asarray(number)))
+    assert found.shape == (2, 3, 128) and (found[..., 11:] < -1e8).all()
+    np.testing.assert_allclose(found[..., :11], wanted[..., :11].numpy(), rtol=1e-4, atol=1e-4)

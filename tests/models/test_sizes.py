@@ -17,11 +17,19 @@ from tests.models.test_bert_size import listing
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 BERT = {"bert_base": 110_106_428, "bert_base_mlm": 110_106_428 - 768 * 768 - 768 - 2 * 768 - 2, "bert_large": 336_226_108}
+# BERT's with other heads. A boundary head: a table of 20 places of 200, two layers with norms, a bias a piece. Another class of the
+# sentence, or four more types, is a row. Cased (28996) where the papers are.
+CASED = (30522 - 28996) * (768 + 1)
+BERT |= {"bert_base_wwm": BERT["bert_base"], "structbert_base": BERT["bert_base"] + 769, "structbert_large": BERT["bert_large"] + 1025,
+         "unilm_base": BERT["bert_base"] - CASED + 4 * 768, "unilm_large": BERT["bert_large"] - (30522 - 28996) * 1025 + 4 * 1024,
+         "spanbert_base": BERT["bert_base_mlm"] - CASED + 20 * 200 + 1736 * 768 + 768 + 768 * 768 + 768 + 4 * 768 + 28996,
+         "spanbert_large": BERT["bert_large"] - (1024 * 1024 + 3 * 1024 + 2) - (30522 - 28996) * 1025
+         + 20 * 200 + 2248 * 1024 + 1024 + 1024 * 1024 + 1024 + 4 * 1024 + 28996}
 T5 = {"t5_small": 60_506_624, "t5_base": 222_903_552, "t5_large": 737_668_096, "t5_v1_1_small": 76_961_152, "t5_v1_1_base": 247_577_856,
       "t5_v1_1_large": 783_150_080}
 ELECTRA = {"electra_small": 13_549_057, "electra_base": 109_483_009, "electra_large": 335_142_913}  # discriminators with their head
 BIG = {"t5_3b": (24, 1024, 32, 128, 16384), "t5_11b": (24, 1024, 128, 128, 65536)}  # layers a side, width, heads, head size, hidden
-DEMOS = ("bert_demo", "bert_nsp_demo", "t5_demo", "electra_demo")
+DEMOS = ("bert_demo", "bert_nsp_demo", "spanbert_demo", "structbert_demo", "unilm_demo", "t5_demo", "electra_demo")
 
 
 def experiment(name: str):
