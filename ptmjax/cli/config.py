@@ -83,7 +83,7 @@ def blamed(error: UserError) -> UserError:
                  if argument == named[1] and selector.rpartition(".")[2] == called and f"{scope}/".startswith(f"{at}/" if at else "")]
         if given:
             return UserError(f"{_origin(*max(given, key=lambda g: len(g[0])), named[1])}: {called}.{message}")
-    return UserError(message)
+    return type(error)(message)
 
 
 def _origin(scope: str, selector: str, argument: str, above: tuple[str, ...] = ()) -> str:
