@@ -144,8 +144,9 @@ def unreadable(path: epath.Path, error: Exception) -> UserError:
     return UserError(f"text {path} cannot be read ({reason}): give a readable UTF-8 text, plain or compressed")
 
 
-def first_line(error: Exception) -> str:
-    return (str(error).splitlines() or ["?"])[0]
+def first_line(error: Exception | str) -> str:
+    """Of what is said, to stand in a line of ours: packages append lines (gin where a call was), or say nothing."""
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
 def check_given(texts: Sequence[str]) -> None:

@@ -85,8 +85,8 @@ def on_disk(path: epath.Path) -> Iterator[None]:
 def read_lines(path: epath.PathLike, *needed: str) -> list[dict]:
     """The whole lines of a file that a killed process may have left half-written; [] where there is none.
 
-    A line that is no JSON object with a number under `step` and each of `needed`, or has under any name what is neither number nor word, is a
-    UserError.
+    A line that is no JSON object with a number under `step` and each of `needed`, or has a list, an object or a number beyond floats
+    anywhere, is a UserError.
     """
     path = epath.Path(path)
     if not path.exists():
