@@ -1,16 +1,18 @@
 #!/usr/bin/env bash
 # A command, and the same again as long as its exit code says that it then goes on (143, 75, 134, 137); any other ends this, with it.
 #   bash launch/again.sh -- ptmjax train --gin_file=bert_demo.gin --workdir=runs/demo
-# --restarts=N   how often at most (100)
-# --pause=S      seconds before each (10)
-# --dry_run      print the command and start nothing
+# --restarts=N     how often at most (100)
+# --pause=S        seconds before each (10)
+# --idle=N         after how many attempts in a row that came to nothing it gives up (5): each ended by the loss of a process (75, 134, 137)
+#                  within --short=S seconds (900), as all do where another worker has ended with a fault that its user must mend
+# --dry_run        print the command and start nothing
 # SIGTERM goes to the command, and then nothing is started again.
 set -uo pipefail
 # shellcheck source=launch/launching.sh
 source "$(dirname "$0")/launching.sh"
-restarts=100 pause=10
-given "restarts pause" "$@"
-counted restarts
+restarts=100 pause=10 idle=5 short=900
+given "restarts pause idle short" "$@"
+counted restarts idle short
 [[ $pause =~ ^[0-9]{1,6}$ ]] || fault "--pause=$pause is no number of seconds"
 [ ${#arguments[@]} -gt 0 ] || fault "no command: write it behind --"
 if $dry_run; then
@@ -18,15 +20,25 @@ if $dry_run; then
   exit 0
 fi
 
-stopped=false child=
-trap 'signalled=true stopped=true; [ -z "$child" ] || kill -TERM "$child" 2>/dev/null' TERM
+# early: SIGTERM came while there was a command whose number is not known yet, or none.
+stopped=false early=false child=
+trap 'signalled=true stopped=true; if [ -n "$child" ]; then kill -TERM "$child" 2>/dev/null; else early=true; fi' TERM
 trap : INT # a terminal sends it to the command too
+in_vain=0
 for ((turn = 1; ; turn++)); do
+  begun=$SECONDS
   "${arguments[@]}" &
   child=$!
+  ! $early || kill -TERM "$child" 2>/dev/null
   awaited "$child"
   child=
   goes_on "$code" && ! $stopped && [ "$turn" -le "$restarts" ] || exit "$code"
+  # How long it took is what every worker knows. To be joined is waited for 300 s; 143 tells of a step that is saved.
+  if [ "$code" -ne 143 ] && [ $((SECONDS - begun)) -lt "$short" ]; then in_vain=$((in_vain + 1)); else in_vain=0; fi
+  if [ "$in_vain" -ge "$idle" ]; then
+    echo "ptmjax: gives up: ended with code $code, as $in_vain attempts in a row within $short s each: see what the run's other processes said last" >&2
+    exit "$code"
+  fi
   echo "ptmjax: ended with code $code: again in $pause s (restart $turn of $restarts at most)" >&2
   sleep "$pause" &
   wait $! # which SIGTERM cuts

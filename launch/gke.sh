@@ -11,15 +11,16 @@
 # --account=NAME       the Kubernetes service account whose rights to buckets the pods have (default)
 # --restarts=N         how often the set is restarted at most (100): a pod that is lost, or SIGTERM after a save, restarts all of it;
 #                      a fault of its user (code 2) or of the code (1) ends it
+# --grace=S            seconds that a pod has after SIGTERM for its save (120)
 # --dry_run            print the JobSet and hand over nothing
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 # shellcheck source=launch/launching.sh
 source "$here/launching.sh"
-name="" image="" accelerator="" topology="" slices=1 chips=4 bucket="" account=default restarts=100
-given "name image accelerator topology slices chips bucket account restarts" "$@"
+name="" image="" accelerator="" topology="" slices=1 chips=4 bucket="" account=default restarts=100 grace=120
+given "name image accelerator topology slices chips bucket account restarts grace" "$@"
 needed name image accelerator topology
-counted slices chips restarts
+counted slices chips restarts grace
 [[ $name =~ ^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$ ]] || fault "--name=$name: give at most 40 of a-z, 0-9 and -, a letter first"
 [[ $topology =~ ^[1-9][0-9]*(x[1-9][0-9]*){1,2}$ ]] || fault "--topology=$topology is not AxB or AxBxC"
 nodes=$((${topology//x/*} / chips))
@@ -80,7 +81,7 @@ spec:
               annotations: $annotations
             spec:
               restartPolicy: Never
-              terminationGracePeriodSeconds: 120
+              terminationGracePeriodSeconds: $grace
               serviceAccountName: $(json "$account")
               hostNetwork: true
               dnsPolicy: ClusterFirstWithHostNet

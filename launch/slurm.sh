@@ -6,10 +6,12 @@
 # --cpus=N             cores of each process (8): SLURM keeps it to these
 # --time=HH:MM:SS      of the job, after which it is queued again (24:00:00)
 # --name=NAME          of the job (ptmjax); --log=FILE of what it prints (NAME-JOB.log, here)
-# --restarts=N         how often the job is queued again at most (100)
+# --restarts=N         how often the job is queued again at most (100); a fault of its user in one process (2), or of the code, ends it,
+#                      whatever the others say of it
+# --grace=S            seconds before its end at which the job gets SIGTERM (120), and in which its step is saved
 # --dry_run            print what would be called and queue nothing
 # Partition and account: SBATCH_PARTITION, SBATCH_ACCOUNT and what else sbatch reads. Interpreter: that of .venv, or PTMJAX_PYTHON; it
-# and the work folder must lie where all nodes see them. 120 s before its end the job gets SIGTERM, and its step is saved.
+# and the work folder must lie where all nodes see them.
 set -uo pipefail
 inside=false here=$(cd "$(dirname "$0")" && pwd)
 if [ "${1:-}" = --inside ]; then # SLURM runs a copy of this file that lies elsewhere
@@ -18,9 +20,9 @@ if [ "${1:-}" = --inside ]; then # SLURM runs a copy of this file that lies else
 fi
 # shellcheck source=launch/launching.sh
 source "$here/launching.sh"
-nodes=1 gpus=1 cpus=8 time=24:00:00 name=ptmjax log='%x-%j.log' restarts=100
-given "nodes gpus cpus time name log restarts" "$@"
-counted nodes gpus cpus restarts
+nodes=1 gpus=1 cpus=8 time=24:00:00 name=ptmjax log='%x-%j.log' restarts=100 grace=120
+given "nodes gpus cpus time name log restarts grace" "$@"
+counted nodes gpus cpus restarts grace
 python=${PTMJAX_PYTHON:-$here/../.venv/bin/python}
 
 # srun's code is the greatest of its processes'. So that a fault wins over what the others say of the process that had it, 1 and 2 are
@@ -33,7 +35,7 @@ step=(srun --cpus-per-task="$cpus" --gpu-bind=none --kill-on-bad-exit=0 --wait=0
 if ! $inside; then
   [ ${#arguments[@]} -gt 0 ] || fault "no training: write the arguments of ptmjax train behind --"
   command=(sbatch --job-name="$name" --nodes="$nodes" --gpus-per-node="$gpus" --ntasks-per-node="$gpus" --cpus-per-task="$cpus"
-    --time="$time" --output="$log" --open-mode=append --requeue --signal=B:TERM@120
+    --time="$time" --output="$log" --open-mode=append --requeue --signal="B:TERM@$grace"
     "$here/slurm.sh" --inside "$here" --cpus="$cpus" --restarts="$restarts" -- "${arguments[@]}")
   if $dry_run; then
     quoted "${command[@]}"

@@ -8,15 +8,17 @@
 # --setup=COMMAND     run on every worker before the installation, for example to get Python 3.11 to 3.13 where the image lacks it
 # --files=FOLDER      what lies in it is copied into the folder that the training runs in: a gin file of yours, modules that it imports
 # --restarts=N        how often a worker starts it again at most (100)
+# --idle=N            after how many attempts in a row that came to nothing it gives up (5): where one worker has ended with a fault of its
+#                     user, the others wait for it in vain; --action=log shows which
 # --dry_run           print what would be called and call nothing
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 # shellcheck source=launch/launching.sh
 source "$here/launching.sh"
-tpu="" zone="" project="" action=start setup=: files="" restarts=100
-given "tpu zone project action setup files restarts" "$@"
+tpu="" zone="" project="" action=start setup=: files="" restarts=100 idle=5
+given "tpu zone project action setup files restarts idle" "$@"
 needed tpu zone
-counted restarts
+counted restarts idle
 on=(--zone="$zone" --worker=all)
 [ -z "$project" ] || on+=(--project="$project")
 
@@ -32,7 +34,9 @@ workers() {
 
 case $action in
   log) workers 'tail -n 20 ptmjax/run.log' ;;
-  stop) workers 'pkill -TERM -F ptmjax/run.pid' ;;
+  # By its number, if the process of that number is the one that was started: after a restart of the machine it may be any other.
+  stop) workers 'cd ptmjax || exit; ! flock -n run.lock true || { echo "ptmjax: no run is there"; exit; }
+pkill -TERM -F run.pid -f launch/again.sh || { echo "ptmjax: no launch/again.sh has the number in run.pid, yet something of the run is alive: see ps -ef" >&2; exit 2; }' ;;
   start)
     [[ " ${arguments[*]}" == *" --workdir=gs://"* ]] || fault "--workdir=gs://... is missing behind --: a folder that all workers see"
     [ -z "$files" ] || [ -d "$files" ] || fault "--files=$files is no folder"
@@ -46,8 +50,8 @@ case $action in
     call gcloud compute tpus tpu-vm scp "$folder/ptmjax.tar.gz" "$tpu:ptmjax.tar.gz" "${on[@]}"
     # The lock is held by whatever of the run is alive.
     workers "set -e; mkdir -p ptmjax; cd ptmjax; exec 9>run.lock; flock -n 9 || { echo 'ptmjax: a run is there already: --action=stop' >&2; exit 2; }
-tar -xzf ../ptmjax.tar.gz; $setup; source launch/env.sh; python=\$(some_python); environment .venv '[tpu]' \"\$python\" 9>&-
-nohup bash launch/again.sh --restarts=$restarts -- .venv/bin/python -m ptmjax train --distributed $(quoted "${arguments[@]}") >>run.log 2>&1 </dev/null &
+rm -f run.pid; tar -xzf ../ptmjax.tar.gz; $setup; source launch/env.sh; python=\$(some_python); environment .venv '[tpu]' \"\$python\" 9>&-
+nohup bash launch/again.sh --restarts=$restarts --idle=$idle -- .venv/bin/python -m ptmjax train --distributed $(quoted "${arguments[@]}") >>run.log 2>&1 </dev/null &
 echo \$! >run.pid"
     ;;
   *) fault "--action=$action: it is start, log or stop" ;;

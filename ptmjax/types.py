@@ -27,6 +27,11 @@ class UserError(ValueError):
     """A fault that the user can mend: one line that says what, where and how; the commands exit with code 2."""
 
 
+class Late(UserError):
+    """Another process of the run did not come in time, and nothing that the user wrote is known to be wrong: all are to be started again,
+    as launchers do on this exit code (main.LOST)."""
+
+
 def one_of(what: str, value: Any, choices: Iterable) -> None:
     """UserError where a value is none of its choices."""
     if value not in choices:

@@ -109,15 +109,15 @@ def test_hadolint_finds_nothing_and_the_image_has_what_the_wheel_needs():
 
 # ------------------------------------------------------------------ options
 OPTIONS = {  # with words that stand in what is printed
-    "again": {"restarts": ("3", ""), "pause": ("1", "")},
+    "again": {"restarts": ("3", ""), "pause": ("1", ""), "idle": ("2", ""), "short": ("60", "")},
     "gke": {"name": ("run-1", 'name: "run-1"'), "image": ("r/p:tpu", '"r/p:tpu"'), "accelerator": ("tpu-v6e-slice", '"tpu-v6e-slice"'),
             "topology": ("4x8", "4x8"), "slices": ("2", "replicas: 2"), "chips": ("8", "google.com/tpu: 8"), "bucket": ("texts", '"bucketName": "texts"'),
-            "account": ("trainer", '"trainer"'), "restarts": ("7", "maxRestarts: 7")},
+            "account": ("trainer", '"trainer"'), "restarts": ("7", "maxRestarts: 7"), "grace": ("240", "terminationGracePeriodSeconds: 240")},
     "slurm": {"nodes": ("2", "--nodes=2"), "gpus": ("4", "--gpus-per-node=4 --ntasks-per-node=4"), "cpus": ("3", "srun --cpus-per-task=3"), "time": ("1:00:00", "--time=1:00:00"),
-              "name": ("run-1", "--job-name=run-1"), "log": ("a.log", "--output=a.log"), "restarts": ("7", "--restarts=7")},
+              "name": ("run-1", "--job-name=run-1"), "log": ("a.log", "--output=a.log"), "restarts": ("7", "--restarts=7"), "grace": ("240", "--signal=B:TERM@240")},
     "tpu_vm": {"tpu": ("pod", " pod:ptmjax.tar.gz "), "zone": ("us-east5-a", "--zone=us-east5-a"), "project": ("mine", "--project=mine"),
                "action": ("start", "again.sh"), "setup": ("sudo apt-get update", "sudo apt-get update"), "files": ("tests/drivers", "tests/drivers ."),
-               "restarts": ("7", "--restarts=7")},
+               "restarts": ("7", "--restarts=7"), "idle": ("3", "--idle=3")},
 }
 NEEDED = {"again": [], "gke": ["--name=n", "--image=i", "--accelerator=a", "--topology=2x4"], "slurm": [], "tpu_vm": ["--tpu=t", "--zone=z"]}
 
@@ -167,6 +167,32 @@ def test_again_starts_the_same_until_it_is_done_or_a_fault_is_its_users(notes, g
     codes(notes, *given)
     launch(notes, "again", f"--restarts={restarts}", "--", "python3", "-m", "ptmjax", "train", *TRAIN, code=code)
     assert ran(notes) == [["train", *TRAIN]] * runs
+
+
+@pytest.mark.parametrize("given, idle, code, runs", [
+    ([75] * 9, 3, 75, 3), ([134, 137, 0], 2, 137, 2), ([75, 75, 143, 75, 75, 0], 3, 0, 6), ([75, 2], 2, 2, 2)])
+def test_again_gives_up_where_attempts_in_a_row_come_to_nothing(notes, given, idle, code, runs):
+    """As they do on all workers but the one that has ended with a fault; a save between them (143) is something."""
+    codes(notes, *given)
+    _, err = launch(notes, "again", f"--idle={idle}", "--", "python3", "-m", "ptmjax", "train", *TRAIN, code=code)
+    assert len(ran(notes)) == runs
+    told = f"ptmjax: gives up: ended with code {code}, as {idle} attempts in a row within 900 s each: see what the run's other processes said last\n"
+    assert err.endswith(told) if code in (75, 137) else "gives up" not in err
+
+
+def test_an_attempt_that_lasted_was_not_in_vain(notes):
+    codes(notes, 75, 75, 0)
+    slow = "read -rt 1.1 <> <(:); exec python3 -m ptmjax"
+    launch(notes, "again", "--idle=2", "--short=1", "--", "bash", "-c", slow)
+    assert len(ran(notes)) == 3
+
+
+def test_a_sigterm_that_comes_while_a_command_is_started_is_not_lost(notes):
+    """Between its start and the line that keeps its number."""
+    (notes / "env").write_text("trap 'case $BASH_COMMAND in \"child=\\$!\") kill -TERM $$;; esac' DEBUG\n")
+    command = ["bash", "launch/again.sh", "--", "bash", "--norc", "-c", 'exec env -u BASH_ENV tail -f /dev/null']
+    done = subprocess.run(command, cwd=ROOT, env=environment(notes, BASH_ENV=str(notes / "env")), capture_output=True, text=True, timeout=30)
+    assert done.returncode == 143 and not done.stderr, done
 
 
 def test_sigterm_goes_to_the_command_which_is_not_started_again(notes):
@@ -286,6 +312,22 @@ def test_a_tpu_vm_has_one_run_that_can_be_stopped(notes):
     assert launch(notes, "tpu_vm", *TPU, "--action=log")[0] == "saved\n" and len(ran(notes)) == 1
 
 
+def test_a_tpu_vm_stops_nothing_but_its_run(notes):
+    """run.pid may name a process of another since the machine began anew."""
+    there = notes / "home" / "ptmjax"
+    there.mkdir()
+    with subprocess.Popen(["tail", "-f", "/dev/null"]) as other:
+        (there / "run.pid").write_text(f"{other.pid}\n")
+        assert launch(notes, "tpu_vm", *TPU, "--action=stop")[0] == "ptmjax: no run is there\n"
+        with subprocess.Popen(["flock", there / "run.lock", "tail", "-f", "/dev/null"], process_group=0) as held:
+            while not subprocess.run(["flock", "-n", there / "run.lock", "true"]).returncode:
+                time.sleep(0.05)
+            _, err = launch(notes, "tpu_vm", *TPU, "--action=stop", code=2)
+            os.killpg(held.pid, signal.SIGTERM)
+        assert err.startswith("ptmjax: no launch/again.sh has the number in run.pid") and other.poll() is None
+        other.kill()
+
+
 # ------------------------------------------------------------------ GKE
 GKE = ["--name=run1", "--image=r/p:tpu", "--accelerator=tpu-v6e-slice", "--topology=4x8", "--slices=3"]
 
@@ -342,3 +384,27 @@ def test_processes_share_the_gpus_of_a_machine(notes, given, n, gpus):
     process = lambda i: [environment(notes)["PTMJAX_PYTHON"], "-m", "ptmjax", "train", "--coordinator=localhost:PORT", f"--processes={n}", f"--process={i}", *TRAIN]
     assert found == [[*(["env", f"CUDA_VISIBLE_DEVICES={gpus[i]}"] if gpus else []), *process(i)] for i in range(n)]
     assert not ran(notes)
+
+
+def on_eight(notes, given, act, **more):
+    """launch/processes.sh of eight processes whose python does `act`; (exit code, seconds, numbers of processes that are left)."""
+    begin = time.monotonic()
+    (notes / "bin" / "python3").write_text(f'#!/usr/bin/env bash\n[ "$1" != -c ] || {{ echo 1; exit; }}\necho $$ >>"$NOTES/pids"\n{act}\nexec tail -f /dev/null\n')
+    (notes / "pids").touch()
+    real = environment(notes, CUDA_VISIBLE_DEVICES="", **more) | {"PATH": os.environ["PATH"]}  # its sleep
+    done = subprocess.run(["bash", "launch/processes.sh", *given, "8", *TRAIN], cwd=ROOT, env=real, capture_output=True, text=True, timeout=60)
+    return done.returncode, time.monotonic() - begin, [pid for pid in (notes / "pids").read_text().split() if os.path.exists(f"/proc/{pid}")]
+
+
+def test_a_sigterm_that_comes_while_processes_are_started_ends_them_all(notes):
+    """Between the start of the first and the line that keeps its number."""
+    (notes / "env").write_text("trap 'case $BASH_COMMAND in \"pids+=(\"*\\$*) [ -n \"${sent-}\" ] || { sent=1; kill -TERM $$; };; esac' DEBUG\n")
+    code, _, left = on_eight(notes, [], "", BASH_ENV=str(notes / "env"))
+    assert code == 143 and not left
+
+
+def test_what_has_not_saved_in_the_time_given_is_killed(notes):
+    """The last does not heed the SIGTERM that goes to all."""
+    wait = 'until [ -e "$NOTES/deaf" ]; do sleep 0.05; done; kill -TERM $PPID'
+    code, seconds, left = on_eight(notes, ["--grace=2"], f'case $* in *--process=7*) trap "" TERM; : >"$NOTES/deaf";; *--process=0*) {wait};; esac')
+    assert code == 143 and not left and 1 <= seconds < 30

@@ -20,6 +20,7 @@ from rich.table import Table
 from ptmjax.cli import config, session
 from ptmjax.cli.dry_run import flop, rows_of_memory, rows_of_step, size
 from ptmjax.cli.experiment import Data
+from ptmjax.nn import kernels
 from ptmjax.nn.stack import REMAT
 from ptmjax.parallel.mesh import make_mesh
 from ptmjax.parallel.sharding import row_shards
@@ -58,6 +59,7 @@ class Step(NamedTuple):
     plan: Plan
     batch: dict[str, jax.ShapeDtypeStruct]
     traced: jax.stages.Traced
+    attention: list[str]  # its kernels
 
 
 def run(args: argparse.Namespace) -> int:
@@ -90,8 +92,9 @@ def traced(args: argparse.Namespace, place: Topology, remat: str | None, micro: 
         mesh = make_mesh(experiment.mesh if args.mesh is None else args.mesh, place.devices)
         plan = loop.plan_of(stage, mesh, experiment.seed, experiment.steps)
         batch = loop.abstract_batch(plan, data.spec)
-        with jax.set_mesh(mesh):
-            return Step(number, data.task.name, plan, batch, make_step(plan).trace(plan.abstract, batch))
+        with jax.set_mesh(mesh), kernels.noting() as noted:
+            step = make_step(plan).trace(plan.abstract, batch)
+        return Step(number, data.task.name, plan, batch, step, sorted(noted))
 
 
 # ------------------------------------------------------------------ what the compiler says
@@ -125,7 +128,8 @@ def told(args: argparse.Namespace, place: Topology, step: Step) -> dict:
     fits = None if place.chip is None else program is not None and found.peak <= place.chip.memory
     report = {
         "stage": step.number, "task": step.task, "mesh": dict(plan.mesh.shape), "chips": plan.mesh.size, "rows": plan.rows,
-        "microbatches": plan.micro, "compute": str(plan.build.compute), "parameters": plan.build.count(), "tokens": tokens,
+        "microbatches": plan.micro, "compute": str(plan.build.compute), "attention": step.attention,
+        "parameters": plan.build.count(), "tokens": tokens,
         "bytes": found._asdict() | {"peak": found.peak}, "memory": place.chip and place.chip.memory, "fits": fits,
         "spare": place.chip and place.chip.memory - found.peak, "flops": work, "compile_seconds": round(seconds, 1),
     }
@@ -178,6 +182,7 @@ def show(report: Mapping, step: Step, console: Console) -> None:
     table = Table("", f"stage {report['stage']}, {report['task']}", title=f"compiled for {report['topology']}")
     found = Memory(**{name: report["bytes"][name] for name in Memory._fields})
     rows = {"chips": f"{report['chips']:,}"} | rows_of_step(step.plan, step.batch) | rows_of_memory(found)
+    rows["attention by"] = ", ".join(step.attention)
     if report["fits"] is not None:
         verdict = f"it fits, with {size(report['spare'])} to spare" if report["fits"] else "it does not fit"
         rows["memory of a chip"] = f"{size(report['memory'])}: {verdict}"

@@ -17,9 +17,10 @@ from typing import Any
 import gin.config as _gin
 from etils import epath
 
-from ptmjax.cli import annotations
-from ptmjax.cli.reading import MACRO, REPLACED, WHERE, Fault, bind_all, constructor, find, first_line, located, nearest, read, take, text_of
-from ptmjax.types import UserError
+from ptmjax.cli import annotations, places
+from ptmjax.cli.reading import MACRO, REPLACED, WHERE, Fault, bind_all, constructor, find, located, nearest, read, take, text_of
+from ptmjax.data.text import first_line
+from ptmjax.types import Late, UserError
 
 SAVED = "config.gin"
 _BINDING = re.compile(r"([\w./]+) = (.*)")
@@ -83,7 +84,7 @@ def blamed(error: UserError) -> UserError:
                  if argument == named[1] and selector.rpartition(".")[2] == called and f"{scope}/".startswith(f"{at}/" if at else "")]
         if given:
             return UserError(f"{_origin(*max(given, key=lambda g: len(g[0])), named[1])}: {called}.{message}")
-    return UserError(message)
+    return (Late if isinstance(error, Late) else UserError)(message)
 
 
 def _origin(scope: str, selector: str, argument: str, above: tuple[str, ...] = ()) -> str:
@@ -270,11 +271,9 @@ def _written(value: Any) -> str:
 
 def save(folder: epath.PathLike) -> None:
     """Writes config.gin into the folder, whole or not at all."""
-    target = epath.Path(folder) / SAVED
-    target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.parent / f"{SAVED}.partial"
-    partial.write_text(operative())
-    partial.replace(target)
+    folder = epath.Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    places.whole(folder / SAVED, operative().encode())
 
 
 def same_run(folder: epath.PathLike, may_differ: Iterable[str] = ()) -> list[str]:

@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ptmjax.cli.experiment import Data
+from ptmjax.nn import kernels
 from ptmjax.training import loop, memory
 from ptmjax.training.flops import flops
 from ptmjax.training.memory import Memory
@@ -27,13 +28,15 @@ def tell(stages: Sequence[loop.Stage], plans: Sequence[Plan], data: Sequence[Dat
 def about(stage: loop.Stage, plan: Plan, data: Data) -> dict[str, str]:
     batch = loop.abstract_batch(plan, data.source.spec)
     with jax.set_mesh(plan.mesh):
-        traced = make_step(plan).trace(plan.abstract, batch)
+        with kernels.noting() as noted:
+            traced = make_step(plan).trace(plan.abstract, batch)
         compiled = traced.lower().compile()
     work, epoch = flops(traced.jaxpr.jaxpr), len(data.training)
     return {
         "task": data.task.name,
         "steps": f"{stage.steps:,} of {plan.rows:,} rows: {stage.steps * plan.rows / epoch:,.1f} times the text",
         **rows_of_step(plan, batch),
+        "attention by": ", ".join(sorted(noted)) or "no kernel: there is none",
         **rows_of_memory(memory.of_compiled(plan, batch, compiled)),
         "matrix products of a step": f"{flop(work)}, {flop(work * stage.steps)} in all steps, on all devices together",
     }

@@ -258,7 +258,7 @@ class Data:
         counts["unknown tokens"] = 0 if unk is None else int(sum(records.counts[unk] for records in self.prepare()))
         more = ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in counts.items() if n)
         said = f"{self.task.name}: {len(self.training):,} training and {len(self.validation):,} validation records ({more})"
-        return "\n".join([said, *warnings(counts), *self.without_target()])
+        return "\n".join([said, *warnings(counts), *few(len(self.validation)), *self.without_target()])
 
     def without_target(self) -> list[str]:
         """A line where many of the first SEEN rows of training, or of what is held out, have no place that is scored: their loss is 0
@@ -270,6 +270,7 @@ class Data:
                 "masked of a row"] if share > 0.1 else []
 
 
+FEW = 10  # held-out records: of fewer, one more or less moves every number held out
 SEEN = 256  # rows
 LONG = 200_000  # tokens of a document on average: a book has about as many
 HIGH = {  # what is counted -> (of what, the share from which it is told, what it means)
@@ -280,6 +281,12 @@ HIGH = {  # what is counted -> (of what, the share from which it is told, what i
     "dropped_tokens": ("all tokens", 0.1, "tokens that fill no record: documents are short for rows of this length"),
     "invalid bytes": ("tokens", 0.001, "bytes that are not UTF-8: is the text in another encoding?"),
 }
+
+
+def few(heldout: int) -> list[str]:
+    """A line where hardly anything is held out."""
+    return [f"warning: {heldout} validation record{'s'[: heldout != 1]}: what is held out says little: give more text, or hold out more of "
+            "it (--holdout, the task's holdout)"] if heldout < FEW else []
 
 
 def warnings(counts: Mapping[str, int]) -> list[str]:

@@ -13,6 +13,7 @@ from etils import epath
 
 from ptmjax.cli import config
 from ptmjax.cli.experiment import Data, Kept
+from ptmjax.cli.places import PARTIAL, whole
 from ptmjax.data.records import SPLITS
 from ptmjax.data.vocabulary import Vocabulary
 from ptmjax.training.checkpoint import Checkpoints
@@ -22,7 +23,6 @@ DATA = "data.json"
 VOCABULARY = "vocabulary"  # with the ending of the file that it is a copy of
 FILE = "vocabulary_file"  # of data.json: the name of that copy
 LOCK = "train.lock"
-PARTIAL = ".partial"
 FREE = ("STEPS", "STEPS_SHORT", "STEPS_LONG", "Stage.steps", "Stage.micro", "Experiment.mesh", "Experiment.fsdp", "Experiment.compute",
         "Experiment.keep", "Experiment.best", "Experiment.every", "Every.log", "Every.evaluate", "Every.save", "Every.nonfinite",
         "Stack.remat", "Stack.loop", "Stack.sequence", "Block.kernel", "T5Block.kernel",  # how it is computed, not what
@@ -161,10 +161,3 @@ def write(workdir: epath.Path, data: Sequence[dict], vocabulary: Vocabulary, kee
         copied[FILE] = f"{VOCABULARY}{file.suffix}"
         whole(workdir / copied[FILE], file.read_bytes())
     whole(workdir / DATA, (json.dumps([stage | copied for stage in data], indent=1) + "\n").encode())
-
-
-def whole(path: epath.Path, content: bytes) -> None:
-    """Writes a file whole or not at all."""
-    partial = path.parent / f"{path.name}{PARTIAL}"
-    partial.write_bytes(content)
-    partial.replace(path)

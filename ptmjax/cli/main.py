@@ -61,9 +61,9 @@ def say(text: str) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit code: 0, 2 for a fault that the user can mend, LOST where another process of the run is gone, 130 for Ctrl-C, 141 where who
-    reads the output has gone, 143 for a run that SIGTERM has stopped and that is saved. PTMJAX_TRACEBACK=1 shows where a fault came
-    from."""
+    """Exit code: 0, 2 for a fault that the user can mend, LOST where another process of the run is gone or late, 130 for Ctrl-C, 141
+    where who reads the output has gone, 143 for a run that SIGTERM has stopped and that is saved. PTMJAX_TRACEBACK=1 shows where a fault
+    came from."""
     quiet.set_levels()
     try:
         code = _run(sys.argv[1:] if argv is None else argv)
@@ -94,6 +94,7 @@ def main(argv: list[str] | None = None) -> int:
         return LOST if _lost(error) else 2
 
 
+LONG = 255  # bytes of a name on the usual file systems
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 PEERS = re.compile("Gloo|[Cc]oordination|[Hh]eartbeat|peer")
 LOST = 75  # EX_TEMPFAIL: nothing is to be mended here, a launcher starts all processes again
@@ -107,6 +108,8 @@ def _told(error: Exception) -> str | None:
         return text
     if isinstance(error, OSError) and error.errno in FULL:
         return f"{error.filename or 'the output'} cannot be written ({error.strerror}): make room, or write elsewhere"
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        return f"{str(error.filename)[:80]}... is too long a name of a file or folder: give one whose parts have at most {LONG} bytes each"
     if tf is not None and isinstance(error, tf.errors.OpError):  # it reads and writes gs:// for epath, and computes nothing here
         why = " ".join(str(error).split())[:300]
         return f"a file far away cannot be reached ({why}): check its address, the network and your access to it"
@@ -121,8 +124,10 @@ def _told(error: Exception) -> str | None:
 
 
 def _lost(error: Exception) -> bool:
-    """Whether it is what jax says of another process of this run that is gone."""
-    jax = sys.modules.get("jax")
+    """Whether another process of this run has not come, or is gone by what jax says."""
+    types, jax = sys.modules.get("ptmjax.types"), sys.modules.get("jax")
+    if types is not None and isinstance(error, types.Late):
+        return True
     if jax is None or not isinstance(error, jax.errors.JaxRuntimeError) or "RESOURCE_EXHAUSTED" in str(error):
         return False
     return jax.distributed.is_initialized() and PEERS.search(str(error)) is not None

@@ -22,6 +22,7 @@ from gin import config_parser as _parser
 
 from ptmjax import gin_folder
 from ptmjax.cli import quiet
+from ptmjax.data.text import first_line
 from ptmjax.types import UserError
 
 _DYNAMIC = "from __gin__ import dynamic_registration"
@@ -47,11 +48,6 @@ def located(where: str):
         raise UserError(f"{where}: {first_line(fault)}") from fault
     except RecursionError as error:
         raise UserError(f"{where}: {DEEP}") from error
-
-
-def first_line(error: Any) -> str:
-    """gin appends lines to what it raises."""
-    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -13,6 +13,7 @@ from ptmjax.cli import config, dry_run, folder, own, readout, session
 from ptmjax.cli.experiment import Data, Experiment, physical_memory, vocabulary_size
 from ptmjax.cli.watchers import Lost, Progress, TensorBoard, Wandb, check_wandb
 from ptmjax.convert import partial, published
+from ptmjax.nn import kernels
 from ptmjax.parallel.distributed import first_alone, of_the_first
 from ptmjax.parallel.mesh import make_mesh
 from ptmjax.training import loop, memory
@@ -54,7 +55,8 @@ def run(args: argparse.Namespace) -> int:
     console = Console(soft_wrap=True, quiet=jax.process_index() != 0)
     experiment = session.experiment(args.gin_files, args.gin_bindings, own.bindings(args))
     console.print(session.about(), highlight=False)
-    mesh, data, stages, born = prepared(args, experiment, console)
+    with kernels.noting() as noted:
+        mesh, data, stages, born = prepared(args, experiment, console)
     config.check_used()
     tell_room(stages[0], data[0], console)
     if args.dry_run:
@@ -69,7 +71,8 @@ def run(args: argparse.Namespace) -> int:
             changed.extend(now)
 
         first_alone(take, f"--workdir {args.workdir}")
-        console.print(f"{stages[-1].build.count():,} parameters, mesh {dict(mesh.shape)}", highlight=False)
+        attention = f", attention by {', '.join(sorted(noted))}" * bool(noted)
+        console.print(f"{stages[-1].build.count():,} parameters, mesh {dict(mesh.shape)}{attention}", highlight=False)
         for d in data:  # on all processes: they wait for each other
             console.print(d.told(), highlight=False, markup=False)
         if changed:

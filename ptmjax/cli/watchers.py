@@ -13,6 +13,7 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
 from tensorboardX.record_writer import directory_check
 
+from ptmjax.data.text import first_line
 from ptmjax.training.metrics import on_disk
 from ptmjax.types import UserError
 
@@ -128,8 +129,7 @@ class Wandb:
             self.run = wandb.init(entity="".join(team) or None, project=name, id=known, name=folder.name, dir=where, config=dict(settings),
                                   resume="allow", allow_val_change=True, settings=wandb.Settings(silent=True, console="off"))
         except (wandb.Error, OSError) as e:
-            why = (str(e).splitlines() or [type(e).__name__])[0]
-            raise UserError(f"--wandb={project}: {why} (`wandb login`, or WANDB_MODE=offline)") from e
+            raise UserError(f"--wandb={project}: {first_line(e)} (`wandb login`, or WANDB_MODE=offline)") from e
         self.run.define_metric("*", step_metric="step")
 
     def trained(self, line: Mapping, seconds: float, tokens: int) -> None:
@@ -151,8 +151,7 @@ class Wandb:
             act(*given)
         except Exception as e:  # whatever its service, or the network, makes of it
             self.failed = True
-            why = (str(e).splitlines() or [""])[0]
-            self.say(f"Weights & Biases fails ({type(e).__name__}: {why}): the run goes on without it")
+            self.say(f"Weights & Biases fails ({type(e).__name__}: {first_line(e)}): the run goes on without it")
 
 
 class Lost:

@@ -43,7 +43,7 @@ class Beam:
             there = carried(task, folder)
             lengths, distinct = [], text.Distinct()
             for counts, arrays in self.each(measured, [(there, split, number) for number in range(len(task.source.parts()))], folder):
-                lengths.append(arrays["lengths"].tolist())
+                lengths.append(arrays["lengths"])
                 faults["invalid"] += counts["invalid"]
                 distinct.merge(distinct_of(counts, arrays))
             faults["duplicates"] += distinct.duplicates
@@ -108,9 +108,9 @@ def carried(task: Task, folder: epath.Path) -> Task:
     return task.on(task.name, vocabulary)
 
 
-def runs(lengths: Sequence[Sequence[int]], shards: int) -> list[list[Span]]:
+def runs(lengths: Sequence[np.ndarray], shards: int) -> list[list[Span]]:
     """Where the documents of each shard stand. lengths: the characters of every document, by part."""
-    dealt = np.asarray(text.runs(list(itertools.chain.from_iterable(lengths)), shards))
+    dealt = text.runs(np.concatenate(lengths), shards)
     begins, found = np.cumsum([0, *map(len, lengths)]), []
     for first, last in itertools.pairwise(np.searchsorted(dealt, np.arange(shards + 1))):
         ends = [(max(first, begin) - begin, min(last, end) - begin) for begin, end in itertools.pairwise(begins)]
@@ -124,7 +124,7 @@ def measured(task: Task, split: str, part: int) -> Said:
     lengths, distinct = records.measure(task, split, task.source.parts()[part], faults)
     numbers = {"invalid": faults["invalid"], "total": distinct.total, "bound": distinct.bound}
     seen = {"hashes": np.array([*distinct.seen], np.uint64), "times": np.array([*distinct.seen.values()], np.int64)}
-    return numbers, {"lengths": np.array(lengths, np.int64), **seen}
+    return numbers, {"lengths": lengths, **seen}
 
 
 def distinct_of(numbers: Mapping[str, int], arrays: Mapping[str, np.ndarray]) -> text.Distinct:

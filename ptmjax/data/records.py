@@ -4,6 +4,7 @@ A folder holds manifest.json, counts.npy (how often each id occurs in the record
 record is a msgpack map column -> little-endian bytes; the manifest's schema names the dtypes, every column is a vector. The
 records of an empty shard are no file. V vocabulary.
 """
+import array
 import bisect
 import collections
 import contextlib
@@ -42,13 +43,13 @@ def of_split(task: Task, split: str, source: Source, faults: collections.Counter
     return (document for document in source.documents(faults) if text.split_of(document, task.holdout) == split)
 
 
-def measure(task: Task, split: str, source: Source, faults: collections.Counter) -> tuple[list[int], text.Distinct]:
-    """The characters of each of those documents, and which are distinct."""
-    lengths, distinct = [], text.Distinct()
+def measure(task: Task, split: str, source: Source, faults: collections.Counter) -> tuple[np.ndarray, text.Distinct]:
+    """The characters of each of those documents, int64 [documents], and which are distinct."""
+    lengths, distinct = array.array("q"), text.Distinct()
     for document in of_split(task, split, source, faults):
         lengths.append(len(document))
         distinct.add(document)
-    return lengths, distinct
+    return np.array(lengths, np.int64), distinct
 
 
 def deal(task: Task, split: str, faults: collections.Counter | None = None) -> Iterator[list[str]]:

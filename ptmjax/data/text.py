@@ -1,7 +1,9 @@
 """Texts on disk to documents, train and validation split, runs of documents for the cache builder."""
 import bz2
 import collections
+import concurrent.futures
 import contextlib
+import functools
 import gzip
 import hashlib
 import json
@@ -10,10 +12,11 @@ import os
 import re
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
+import numpy as np
 from backports import zstd
 from etils import epath
 
@@ -21,6 +24,7 @@ from ptmjax.data.cache import keep, making
 from ptmjax.types import UserError
 
 STYLES = ("blank", "line")
+READERS = 8  # files of a text whose bytes are hashed at once
 HEAD = 1 << 16  # bytes in which a NUL says that the file is not text
 OPEN = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, ".zst": zstd.open}
 _FAULTS = (OSError, EOFError, lzma.LZMAError, zlib.error, zstd.ZstdError)  # gzip.BadGzipFile is an OSError
@@ -52,10 +56,20 @@ def files(paths: str | Sequence[str]) -> list[epath.Path]:
         if not matches or not matches[0].exists():
             looked = "" if "://" in str(path) or Path(path).is_absolute() else f" in {Path.cwd()}, where the command runs"
             raise UserError(f"text {path} does not exist{looked}: check the path")
+        for match in matches:
+            check_file(match)
         found += matches
     if not found:
         raise UserError("no text is given: name at least one file")
     return found
+
+
+def check_file(path: epath.Path) -> None:
+    """UserError for what is there and no file: a text is read more than once, and a pipe or a device may never end."""
+    if "://" in str(path) or Path(path).is_file():  # epath's own takes all but a folder for one
+        return
+    raise UserError(f"text {path} is a folder: name its files ({path}/*.txt)" if path.is_dir() else
+                    f"text {path} is no file (a pipe, or a device): name a file, or send it to standard input (--data=-)")
 
 
 def matching(parts: Sequence[str], first: int) -> list[epath.Path]:
@@ -72,23 +86,33 @@ def digest(paths: str | Sequence[str], memo: Path | None = None) -> str:
     memo: a file that remembers the digest of a file of this name, size and time of change, so that a large text is not
     read at every start; one that was changed within the last two seconds is not remembered, it may still be written.
     """
-    whole, known = hashlib.sha256(), _known(memo)
-    before = dict(known)
-    for path in files(paths):
-        try:
-            size, changed = size_and_time(path)
-            key = f"{path if '://' in str(path) else path.absolute()} {size} {changed}"
-            if key not in known:
-                with path.open("rb") as f:
-                    known[key] = hashlib.file_digest(f, "sha256").hexdigest()
-        except OSError as e:
-            raise unreadable(path, e) from e
-        whole.update(bytes.fromhex(known[key]))
-        if time.time() - changed < 2:
-            del known[key]
-    if memo is not None and known != before:
-        _remember(memo, known)
+    whole, known, found = hashlib.sha256(), _known(memo), files(paths)
+    with concurrent.futures.ThreadPoolExecutor(READERS) as pool:  # hashlib lets other threads run
+        told = dict(zip(once := dict.fromkeys(found), pool.map(functools.partial(_of_file, known), once)))
+    for path in found:
+        whole.update(bytes.fromhex(told[path].sha256))
+    fresh = {key: sha256 for key, sha256, changed in told.values() if time.time() - changed >= 2}
+    if memo is not None and fresh.items() - known.items():
+        _remember(memo, known | fresh)
     return whole.hexdigest()
+
+
+class _Digest(NamedTuple):
+    key: str  # by which it is remembered
+    sha256: str
+    changed: int
+
+
+def _of_file(known: Mapping[str, str], path: epath.Path) -> _Digest:
+    try:
+        size, changed = size_and_time(path)
+        key = f"{path if '://' in str(path) else path.absolute()} {size} {changed}"
+        if key in known:
+            return _Digest(key, known[key], changed)
+        with path.open("rb") as f:
+            return _Digest(key, hashlib.file_digest(f, "sha256").hexdigest(), changed)
+    except OSError as e:
+        raise unreadable(path, e) from e
 
 
 def size_and_time(path: epath.Path) -> tuple[int, int]:
@@ -120,8 +144,9 @@ def unreadable(path: epath.Path, error: Exception) -> UserError:
     return UserError(f"text {path} cannot be read ({reason}): give a readable UTF-8 text, plain or compressed")
 
 
-def first_line(error: Exception) -> str:
-    return (str(error).splitlines() or ["?"])[0]
+def first_line(error: Exception | str) -> str:
+    """Of what is said, to stand in a line of ours: packages append lines (gin where a call was), or say nothing."""
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
 def check_given(texts: Sequence[str]) -> None:
@@ -268,10 +293,8 @@ class Distinct:
         return round(self.total * (1 - len(self.seen) / max(1, self.seen.total())))
 
 
-def runs(lengths: Sequence[int], shards: int) -> list[int]:
-    """[documents]: the shard of each document: contiguous runs of about equal numbers of characters."""
-    total, begin, dealt = max(1, sum(lengths)), 0, []
-    for length in lengths:
-        dealt.append(begin * shards // total)
-        begin += length
-    return dealt
+def runs(lengths: Sequence[int], shards: int) -> np.ndarray:
+    """int64 [documents]: the shard of each document: contiguous runs of about equal numbers of characters."""
+    lengths = np.asarray(lengths, np.int64)
+    ends = np.cumsum(lengths)
+    return (ends - lengths) * shards // max(1, lengths.sum())  # below 2^63 for 9e15 characters in 1000 shards

@@ -31,7 +31,7 @@ def attention(q: Array, k: Array, v: Array, see: See | Array, *, bias: Array | N
     needs = kernels.Needs(
         q.shape[1], k.shape[1], q.shape[3], q.dtype.name, dropout=key is not None and rate > 0, capture=not capture.isdisjoint(SQUARE),
         bias=bias is not None, dense=not isinstance(see, See) or see.rest is not None)
-    name = kernels.choose(kernel, kernels.platform(), needs)
+    name = kernels.chosen(kernel, needs)
     if name == kernels.REFERENCE:
         return reference(q, k, v, dense(see), bias, rate, key, capture)
     y = kernels.KERNELS[name].call(q, k, v, see, *(() if bias is None else (bias,)))

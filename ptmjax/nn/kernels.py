@@ -3,7 +3,8 @@
 B rows, L queries, M keys, H heads, K head size. A call takes q [B, L, H, K] (already scaled), k and v [B, M, H, K], see and a bias
 [B or 1, H, L, M], and gives [B, L, H, K]. What it gives of a query that sees nothing is for the caller to take away.
 """
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import jax
@@ -117,6 +118,27 @@ KERNELS = {
 }
 BEST = {"tpu": ("splash", "flash")}  # platform -> what "auto" tries, in order, before the reference
 CHOICES = (AUTO, REFERENCE, *KERNELS)
+
+
+_noted: list[set[str]] = []  # of noting(), one inside another
+
+
+@contextlib.contextmanager
+def noting() -> Iterator[set[str]]:
+    """The kernels that calls of attention get which are traced within."""
+    _noted.append(found := set())
+    try:
+        yield found
+    finally:
+        _noted.pop()
+
+
+def chosen(name: str, needs: Needs) -> str:
+    """The kernel of a call on the devices that it is for; noting() hears of it."""
+    found = choose(name, platform(), needs)
+    for noted in _noted:
+        noted.add(found)
+    return found
 
 
 def platform() -> str:

@@ -1,18 +1,16 @@
 """Starting a run of several processes, and what they agree on. They do so in jax's store of the run, between hosts: a collective
 of devices would compile, and one of CPUs gives up where another process comes 30 seconds late."""
-import contextlib
 import itertools
 import json
 import re
-import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import jax
 from jax.experimental import multihost_utils
 
 from ptmjax.parallel import rollcall
-from ptmjax.types import UserError
+from ptmjax.parallel.rollcall import telling
+from ptmjax.types import Late, UserError
 
 HEARTBEAT = 30  # seconds without a sign of life after which a process is lost and ends the others, whatever they wait for
 PATIENCE = rollcall.PATIENCE
@@ -66,21 +64,9 @@ def store():
     return distributed.global_state.client
 
 
-@contextlib.contextmanager
-def telling(what: Callable[[], str]) -> Iterator[None]:
-    """Says what() on the screen once that is waited for longer than PATIENCE."""
-    timer = threading.Timer(PATIENCE, lambda: print(f"ptmjax: {what()}", file=sys.stderr, flush=True))
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-
-
 def gathered(value: int, what: str = "going on") -> list[int]:
-    """The value of every process, on all of them. One that does not come within LIMIT seconds, or is at another place than `what`, is a
-    UserError that names it."""
+    """The value of every process, on all of them. One that is at another place than `what` is a UserError that names it, one that does
+    not come within LIMIT seconds a Late."""
     n, me = jax.process_count(), jax.process_index()
     if n == 1:
         return [value]
@@ -94,7 +80,7 @@ def gathered(value: int, what: str = "going on") -> list[int]:
         except jax.errors.JaxRuntimeError as e:
             if "Barrier timed out" not in str(e):
                 raise
-            raise UserError(f"{what}: {lack()} did not come within {LIMIT} s: see what they say, and start all again") from e
+            raise Late(f"{what}: {lack()} did not come within {LIMIT} s: see what they say, and start all again") from e
     if me == 0:  # who alone reads all: with a thousand processes it is a thousand values and not a million
         found = there()
         at.key_value_set(f"{ROOM}/{turn}/all", json.dumps([found[i] for i in range(n)]))

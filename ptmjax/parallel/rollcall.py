@@ -4,21 +4,24 @@ import contextlib
 import resource
 import socket
 import sys
+import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 
-from ptmjax.types import UserError
+from ptmjax.types import Late, UserError
 
 LIMIT = 300  # seconds in which all must have come
 PATIENCE = 20  # seconds after which one that waits says for whom
 FILES = 256  # what else process 0 has open
 SPOKEN = b"ptmjax: "  # how all that process 0 says begins: at its address jax may listen already
 GO = SPOKEN + b"go\n"
+LATE = b"late: "  # behind SPOKEN, where what follows is a Late
 Guests = dict[int, socket.socket]
 
 
 def hold(coordinator: str, processes: int, process: int) -> None:
-    """Returns on all processes once all have come; a UserError where one does not within LIMIT seconds, or says other numbers.
+    """Returns on all processes once all have come; a UserError where one says other numbers, a Late where one does not come within LIMIT
+    seconds: it may be slow, dead, or one that was never meant.
 
     coordinator: "host:port", of process 0.
     """
@@ -31,9 +34,21 @@ def hold(coordinator: str, processes: int, process: int) -> None:
         try:
             call(door, guests, processes, coordinator)
         except UserError as e:
-            tell(guests.values(), SPOKEN + f"{e}\n".encode())
+            tell(guests.values(), SPOKEN + LATE * isinstance(e, Late) + f"{e}\n".encode())
             raise
         tell(guests.values(), GO)
+
+
+@contextlib.contextmanager
+def telling(what: Callable[[], str]) -> Iterator[None]:
+    """Says what() on the screen once that is waited for longer than PATIENCE."""
+    timer = threading.Timer(PATIENCE, lambda: print(f"ptmjax: {what()}", file=sys.stderr, flush=True))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 # ------------------------------------------------------------------ process 0
@@ -53,20 +68,19 @@ def listening(port: int, processes: int, coordinator: str) -> socket.socket:
 
 def call(door: socket.socket, guests: Guests, processes: int, coordinator: str) -> None:
     """Fills guests, number -> line, with all the others."""
-    begin, told = time.monotonic(), False
-    while missing := absent(guests, processes):
-        if (waited := time.monotonic() - begin) > LIMIT:
-            late = names(missing, processes)
-            raise UserError(f"{late} did not come to --coordinator={coordinator} within {LIMIT} s: start all of them again")
-        if waited > PATIENCE and not told:
-            told = True
-            print(f"ptmjax: process 0 waits for {names(missing, processes)}: start all of them", file=sys.stderr, flush=True)
-        try:
-            admit(door.accept()[0], guests, processes)
-        except TimeoutError:
-            continue
-        except OSError as e:
-            raise UserError(f"process 0 cannot hear all {processes} ({e.strerror or e}): raise its limit of open files (ulimit -n)") from e
+    begin = time.monotonic()
+    with telling(lambda: f"process 0 waits for {names(set(range(processes)) - {0, *guests}, processes)}: start all of them"):
+        while missing := absent(guests, processes):
+            if time.monotonic() - begin > LIMIT:
+                late = names(missing, processes)
+                raise Late(f"{late} did not come to --coordinator={coordinator} within {LIMIT} s: start all of them again")
+            try:
+                admit(door.accept()[0], guests, processes)
+            except TimeoutError:
+                continue
+            except OSError as e:
+                raise UserError(f"process 0 cannot hear all {processes} ({e.strerror or e}): raise its limit of open files "
+                                "(ulimit -n)") from e
 
 
 def absent(guests: Guests, processes: int) -> set[int]:
@@ -123,37 +137,43 @@ def tell(guests: Iterable[socket.socket], said: bytes) -> None:
 # ------------------------------------------------------------------ the others
 def answer(host: str, port: int, me: str, coordinator: str) -> None:
     """Says its number until process 0 hears it, and waits for the word to go."""
-    begin, told, fault = time.monotonic(), False, None
-    while (waited := time.monotonic() - begin) < LIMIT:
-        if waited > PATIENCE and not told:
-            told = True
-            print(f"ptmjax: process {me} waits for process 0 at --coordinator={coordinator} ({fault})", file=sys.stderr, flush=True)
-        try:
-            with socket.create_connection((host, port), timeout=PATIENCE) as line:
-                line.sendall(f"{me}\n".encode())
-                said = word(line, f"process {me} waits for the word of process 0 at --coordinator={coordinator}")
-        except (OSError, OverflowError) as e:
-            said, fault = b"", e
-        if said == GO:
-            return
-        if said.startswith(SPOKEN) and said.endswith(b"\n"):
-            raise UserError(said.removeprefix(SPOKEN).decode(errors="replace").strip())
-        time.sleep(0.2)
-    raise UserError(f"--coordinator={coordinator}: process 0 does not answer there ({fault or 'something else does'}): start it, or mend "
-                    "the address")
+    begin, fault = time.monotonic(), None
+    with telling(lambda: f"process {me} waits for process 0 at --coordinator={coordinator} ({fault or 'it says nothing yet'})"):
+        while time.monotonic() - begin < LIMIT:
+            try:
+                with socket.create_connection((host, port), timeout=PATIENCE) as line:
+                    fault = None
+                    line.sendall(f"{me}\n".encode())
+                    said = word(line)
+            except (OSError, OverflowError) as e:
+                said, fault = b"", e
+            if said == GO:
+                return
+            if said.startswith(SPOKEN) and said.endswith(b"\n"):
+                what = said.removeprefix(SPOKEN)
+                raise (Late if what.startswith(LATE) else UserError)(what.removeprefix(LATE).decode(errors="replace").strip())
+            time.sleep(0.2)
+    kind = Late if may_be_late(fault) else UserError
+    raise kind(f"--coordinator={coordinator}: process 0 does not answer there ({fault or 'something else does'}): start it, or mend the "
+               "address")
 
 
-def word(line: socket.socket, what: str) -> bytes:
-    """The line that is said there, or what of it came within LIMIT seconds; `what` is told where that takes long."""
-    end, said, told = time.monotonic() + LIMIT + PATIENCE, b"", False
+def may_be_late(fault: Exception | None) -> bool:
+    """Whether nothing is known to be wrong with an address: its host may be slow or dead. It is where no host has that name, where there
+    is no such port, and where something else answers."""
+    if isinstance(fault, socket.gaierror):
+        return fault.errno == socket.EAI_AGAIN
+    return isinstance(fault, OSError)
+
+
+def word(line: socket.socket) -> bytes:
+    """The line that is said there, or what of it came within LIMIT seconds."""
+    end, said = time.monotonic() + LIMIT + PATIENCE, b""
     line.settimeout(PATIENCE)
     while not said.endswith(b"\n") and time.monotonic() < end:
         try:
             part = line.recv(1000)
         except TimeoutError:
-            if not told:
-                print(f"ptmjax: {what}", file=sys.stderr, flush=True)
-            told = True
             continue
         if not part:
             break

@@ -85,7 +85,8 @@ def on_disk(path: epath.Path) -> Iterator[None]:
 def read_lines(path: epath.PathLike, *needed: str) -> list[dict]:
     """The whole lines of a file that a killed process may have left half-written; [] where there is none.
 
-    A line that is no JSON object with a number under `step` and each of `needed` is a UserError.
+    A line that is no JSON object with a number under `step` and each of `needed`, or has a list, an object or a number beyond floats
+    anywhere, is a UserError.
     """
     path = epath.Path(path)
     if not path.exists():
@@ -104,6 +105,9 @@ def parsed(path: epath.Path, number: int, line: bytes, needed: Sequence[str]) ->
         raise UserError(f"{path}:{number} is not JSON ({e}): delete that line and start again") from e
     for name in needed:
         if not isinstance(found, dict) or type(found.get(name)) not in (int, float):
+            raise UserError(f"{path}:{number} has no number {name!r}: delete that line and start again")
+    for name, x in found.items():
+        if isinstance(x, list | dict) or isinstance(x, int) and x.bit_length() > 1000:  # nor does a float hold such a one
             raise UserError(f"{path}:{number} has no number {name!r}: delete that line and start again")
     return found
 

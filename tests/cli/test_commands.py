@@ -83,7 +83,7 @@ def train(ptmjax, *more):
 def test_train_eval_fill_and_a_second_call(ptmjax, home):
     code, out, err = train(ptmjax, "--workdir=run")
     assert code == 0 and not err
-    assert "going on" not in out and "unigram" in out
+    assert "going on" not in out and "unigram" in out and "'model': 1}, attention by reference\n" in out
     lines = read_lines(home / "run/metrics.jsonl")
     assert [(line["step"], line.get("set")) for line in lines] == [
         (1, None), (2, None), (2, "validation"), (3, None), (4, None), (4, "validation")]

@@ -39,7 +39,7 @@ def test_the_report_is_that_of_the_run_s_own_step(ptmjax):
     there = memory.of_compiled(found.plan, found.batch, program)
     assert report["bytes"] == there._asdict() | {"peak": there.peak} and report["mesh"] == {"data": 2, "fsdp": 2, "model": 2}
     assert {kind: (x["count"], x["bytes"]) for kind, x in report["collectives"].items()} == hlo.by_kind(hlo.collectives(program.as_text())[0])
-    assert report["flops"] == flops(found.traced.jaxpr.jaxpr) and report["tokens"] == 8 * 64 and report["stage"] == 1
+    assert report["flops"] == flops(found.traced.jaxpr.jaxpr) and report["tokens"] == 8 * 64 and report["stage"] == 1 and report["attention"] == ["reference"]
     assert report["fits"] is None and "seconds_at_least" not in report  # a CPU's peaks are not known
 
 

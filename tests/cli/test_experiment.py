@@ -11,7 +11,7 @@ import pytest
 from etils import epath
 
 from ptmjax.cli import folder
-from ptmjax.cli.experiment import Data, Experiment, Kept, Stage, physical_memory, warnings
+from ptmjax.cli.experiment import Data, Experiment, Kept, Stage, few, physical_memory, warnings
 from ptmjax.data import adapters
 from ptmjax.data.choices import Words
 from ptmjax.data.masking import Masking
@@ -193,3 +193,7 @@ def test_a_share_of_the_text_that_is_high_is_told(counts, told):
     assert len(lines) == len(told)
     for line, what in zip(lines, told):
         assert line.startswith(f"warning: {what}")
+
+
+def test_hardly_anything_held_out_is_told():
+    assert few(10) == [] and few(9)[0].startswith("warning: 9 validation records: what is held out says little: ") and "1 validation record:" in few(1)[0]

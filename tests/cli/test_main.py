@@ -12,7 +12,9 @@ import pytest
 
 import ptmjax
 import ptmjax.cli
+from ptmjax.cli.config import blamed
 from ptmjax.cli.main import BEGIN, _lost, _options, _told, commands, main, parser_of
+from ptmjax.types import Late
 
 COMMANDS = {
     "hail": '''
@@ -25,7 +27,7 @@ COMMANDS = {
         def add_arguments(parser):
             parser.add_argument("words", nargs="*")
             parser.add_argument("--times", type=int, default=1)
-            parser.add_argument("--fail", choices=["user", "stop", "bug", "disk", "memory", "reader", "lost"])
+            parser.add_argument("--fail", choices=["user", "stop", "bug", "disk", "memory", "reader", "lost", "late", "long"])
 
         def run(args):
             if args.fail == "user":
@@ -41,6 +43,11 @@ COMMANDS = {
             if args.fail == "lost":
                 import jax
                 raise jax.errors.JaxRuntimeError("UNKNOWN: Gloo AllGather failed: Connection closed by peer")
+            if args.fail == "late":
+                from ptmjax.types import Late
+                raise Late("process 1 of 0 to 1 did not come: start all again")
+            if args.fail == "long":
+                open(300 * "x")
             if args.fail == "bug":
                 raise ZeroDivisionError("a bug")
             print(" ".join(args.words * args.times), os.environ["TF_CPP_MIN_LOG_LEVEL"])
@@ -137,6 +144,18 @@ def test_a_process_that_is_gone_is_a_code_of_its_own(capsys, monkeypatch):
     monkeypatch.setattr(jax.distributed, "is_initialized", lambda: True)
     assert main(["hail", "--fail=lost"]) == 75
     assert capsys.readouterr().err.startswith("ptmjax: error: another process of this run is gone (UNKNOWN: Gloo")
+
+
+def test_a_process_that_does_not_come_is_told_as_one_that_is_gone(capsys):
+    assert main(["hail", "--fail=late"]) == 75
+    assert capsys.readouterr().err == "ptmjax: error: process 1 of 0 to 1 did not come: start all again\n"
+    assert isinstance(blamed(Late("slow")), Late)  # nor is it another fault where the parts of a run are put together
+
+
+def test_a_name_that_no_file_can_have_is_one_line(capsys):
+    assert main(["hail", "--fail=long"]) == 2
+    assert capsys.readouterr().err == (f"ptmjax: error: {80 * 'x'}... is too long a name of a file or folder: give one whose parts have at "
+                                       "most 255 bytes each\n")
 
 
 def test_a_bucket_that_cannot_be_reached():

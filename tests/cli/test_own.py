@@ -2,6 +2,7 @@
 import io
 import json
 import random
+import re
 import resource
 import shutil
 from types import SimpleNamespace
@@ -174,6 +175,7 @@ def test_a_dry_run_tells_sizes_and_writes_no_run(ptmjax, tmp_path):
     assert "--gin.V=110 makes a smaller model" in out and code == 0 and not (tmp_path / "run").exists(), err
     for told in ("stage 1", "stage 2", "own_en_pd_wwm_64", "own_en_pd_mlm_64: ", "tokens a step", "512", "MFLOP", "MiB", "'fsdp': 1"):
         assert told in out, out
+    assert re.search(r"attention by +│ reference +│ reference +│", out), out
 
 
 def test_unknown_characters_of_a_given_vocabulary_are_warned_of(ptmjax, tmp_path):

@@ -57,6 +57,16 @@ def test_faults(tmp_path, capsys, made, fault):
     assert fault in capsys.readouterr().err and not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("line", ['[]', '"x"', '{"step": "a"}', '{"step": 2, "loss": []}', '{"step": 2, "set": "validation", "loss": {"a": 1}}'])
+def test_a_line_that_holds_no_numbers_is_named(tmp_path, capsys, line):
+    given = run_of(tmp_path / "run", 0.1, [3.0], held=False)
+    with (tmp_path / "run" / "metrics.jsonl").open("a") as file:
+        file.write(f"{line}\n")
+    assert main(["report", given, f"--out={tmp_path / 'out'}"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"ptmjax: error: {tmp_path}/run/metrics.jsonl:2 has no number ") and err.count("\n") == 1
+
+
 def test_all_settings_that_differ_are_in_the_file_and_the_screen_says_how_many_are_not_on_it(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(report, "SETTINGS", 2)
     for name, rate in (("a", 1), ("b", 2)):

@@ -1,5 +1,6 @@
 import collections
 import gzip
+import hashlib
 import json
 import lzma
 import os
@@ -64,10 +65,12 @@ def test_faults_of_a_text_are_one_clear_line(tmp_path):
     (tmp_path / "cut.gz").write_bytes(gzip.compress(bytes(range(1, 256)) * 50)[:-9])
     (tmp_path / "cut.xz").write_bytes(lzma.compress(bytes(range(1, 256)) * 50)[:-9])
     (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")  # nobody would ever write there
+    (tmp_path / "zero").symlink_to("/dev/zero")  # nor is this ever read to its end
     for name, what in [
         ("none", "does not exist"), ("no*thing", "does not exist"), ("empty", "is empty"), ("blank", "is empty"), ("binary", "is binary"),
         ("binary.gz", "is binary"), ("not.gz", "cannot be read"), ("not.xz", "cannot be read"), ("cut.gz", "cannot be read"),
-        ("cut.xz", "cannot be read"), ("folder", "cannot be read"),
+        ("cut.xz", "cannot be read"), ("folder", r"is a folder: name its files \("), ("pipe", "is no file"), ("zero", "is no file"),
     ]:
         with pytest.raises(UserError, match=what) as e:
             read(tmp_path / name)
@@ -96,6 +99,20 @@ def test_digest_follows_the_bytes(tmp_path):
     assert digest(str(tmp_path / "a")) == digest([str(tmp_path / "b")])
     (tmp_path / "b").write_text("b")
     assert digest(str(tmp_path / "a")) != digest(str(tmp_path / "b"))
+
+
+def test_digest_is_of_the_files_in_their_order_whatever_is_read_first(tmp_path):
+    """By which caches are found: the hash of the files' hashes, of one that is named twice too."""
+    paths = [tmp_path / f"{i:02d}" for i in range(40)]
+    for i, path in enumerate(paths):
+        path.write_bytes(bytes([i]) * (1 << 20 if i % 7 == 0 else i))
+        os.utime(path, (1e9, 1e9))
+    of = lambda paths: hashlib.sha256(b"".join(hashlib.sha256(path.read_bytes()).digest() for path in paths)).hexdigest()
+    memo = tmp_path / "memo" / "memo"
+    for given in (paths, paths[::-1], [paths[3], paths[7], paths[3]]):
+        assert digest([*map(str, given)]) == digest([*map(str, given)], memo) == of(given)
+    known = json.loads(memo.read_text())
+    assert len(known) == 40 and known[f"{paths[3]} 3 1000000000"] == hashlib.sha256(b"\3\3\3").hexdigest()
 
 
 def test_a_memo_saves_reading_a_text_that_stays(tmp_path):
@@ -130,13 +147,15 @@ def test_split_is_by_content():
 @settings(derandomize=True, deadline=None)
 @given(st.lists(st.integers(1, 1000), min_size=1), st.integers(1, 9))
 def test_runs_are_contiguous(lengths, shards):
-    dealt = runs(lengths, shards)
+    dealt = runs(lengths, shards).tolist()
+    assert dealt == [sum(lengths[:i]) * shards // sum(lengths) for i in range(len(lengths))]  # what all caches were made by
     assert len(dealt) == len(lengths) and dealt == sorted(dealt) and 0 <= dealt[0] and dealt[-1] < shards
 
 
 def test_runs_are_even():
-    assert runs([5] * 8, 4) == [0, 0, 1, 1, 2, 2, 3, 3]
-    assert runs([100, 1, 1, 1], 2) == [0, 1, 1, 1]
+    assert runs([5] * 8, 4).tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert runs([100, 1, 1, 1], 2).tolist() == [0, 1, 1, 1]
+    assert runs([], 3).tolist() == [] and runs([2**50, 2**50], 4000).tolist() == [0, 2000]
 
 
 @pytest.mark.parametrize("text, want", [

@@ -149,6 +149,19 @@ def test_a_call_says_what_it_needs():
             attention(q, q, q, other, kernel="splash")
 
 
+def test_what_calls_get_is_noted():
+    """By all that listen; nothing of a call before or after."""
+    q, see = jnp.ones((B, 4, H, K)), See(ONE[:, :4], ONE[:, :4])
+    call = lambda kernel: jax.eval_shape(lambda: attention(q, q, q, see, kernel=kernel))
+    call("xla")
+    with kernels.noting() as outer:
+        call("auto")
+        with kernels.noting() as inner:
+            call("xla")
+    call("xla")
+    assert (outer, inner) == ({"reference", "xla"}, {"xla"})
+
+
 def test_a_misspelt_kernel_names_the_choices():
     with pytest.raises(UserError, match="kernel is 'flesh'; it may be one of 'auto', 'cudnn', 'flash', 'reference', 'splash', 'xla'"):
         Attention(12, 3, kernel="flesh", key=jax.random.key(0))

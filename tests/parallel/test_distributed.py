@@ -1,5 +1,6 @@
 """What processes agree on, and the roll that is called before they join. tests/test_processes.py does it with jax in two of them."""
 import ast
+import contextlib
 import errno
 import json
 import socket
@@ -11,7 +12,7 @@ import jax
 import pytest
 
 from ptmjax.parallel import distributed, rollcall
-from ptmjax.types import UserError
+from ptmjax.types import Late, UserError
 from tests.drivers.processes import address
 
 
@@ -57,6 +58,7 @@ def among(monkeypatch):
         monkeypatch.setattr(distributed, "_turns", iter(range(100)))
         monkeypatch.setattr(distributed, "_passed", [0])
         monkeypatch.setattr(distributed, "PATIENCE", 0.05)
+        monkeypatch.setattr(rollcall, "PATIENCE", 0.05)
         monkeypatch.setattr(jax, "process_count", lambda: of)
         monkeypatch.setattr(jax, "process_index", lambda: number)
         return store
@@ -83,7 +85,7 @@ def test_another_process_reads_what_the_first_has_put_together(among):
 
 def test_one_that_does_not_come_is_named(among, capsys):
     among(1, 4, {"0/0": ALL(1, "saving step 6")})
-    with pytest.raises(UserError, match=r"saving step 6: process 2, 3 of 0 to 3 did not come within 7200 s: see what they say"):
+    with pytest.raises(Late, match=r"saving step 6: process 2, 3 of 0 to 3 did not come within 7200 s: see what they say"):
         distributed.gathered(1, "saving step 6")
     assert capsys.readouterr().err == "ptmjax: process 1 waits at saving step 6 for process 2, 3 of 0 to 3\n"
 
@@ -114,7 +116,7 @@ def test_the_answer_to_another_question_is_none(among, theirs):
 
 # ------------------------------------------------------------------ the roll
 def at_once(at: str, *members: tuple[int, int]) -> dict[tuple[int, int], str]:
-    """What becomes of processes (number, of how many) that come at the same time: "" or the fault."""
+    """What becomes of processes (number, of how many) that come at the same time: "" or the fault, after "late: " where that is a Late."""
     said = {}
 
     def one(member):
@@ -122,7 +124,7 @@ def at_once(at: str, *members: tuple[int, int]) -> dict[tuple[int, int], str]:
             rollcall.hold(at, member[1], member[0])
             said[member] = ""
         except UserError as e:
-            said[member] = str(e)
+            said[member] = "late: " * isinstance(e, Late) + str(e)
 
     threads = [threading.Thread(target=one, args=(member,)) for member in members]
     for thread in threads:
@@ -155,7 +157,7 @@ def test_who_is_missing_is_told_then_named_to_all(monkeypatch, capsys):
     monkeypatch.setattr(rollcall, "PATIENCE", 0.5)
     at = address()
     said = at_once(at, (0, 4), (2, 4))
-    assert said == dict.fromkeys([(0, 4), (2, 4)], f"process 1, 3 of 0 to 3 did not come to --coordinator={at} within 1.5 s: start all of them again")
+    assert said == dict.fromkeys([(0, 4), (2, 4)], f"late: process 1, 3 of 0 to 3 did not come to --coordinator={at} within 1.5 s: start all of them again")
     assert "ptmjax: process 0 waits for process 1, 3 of 0 to 3: start all of them\n" in capsys.readouterr().err
 
 
@@ -177,7 +179,7 @@ def test_process_0_that_may_open_no_more_files(monkeypatch):
 def test_process_0_that_is_not_there(monkeypatch, capsys):
     monkeypatch.setattr(rollcall, "LIMIT", 1)
     monkeypatch.setattr(rollcall, "PATIENCE", 0.3)
-    with pytest.raises(UserError, match=r"--coordinator=localhost:1: process 0 does not answer there \(.*refused\): start it, or mend the address"):
+    with pytest.raises(Late, match=r"--coordinator=localhost:1: process 0 does not answer there \(.*refused\): start it, or mend the address"):
         rollcall.hold("localhost:1", 2, 1)
     assert "ptmjax: process 1 of 2 waits for process 0 at --coordinator=localhost:1 (" in capsys.readouterr().err
 
@@ -187,9 +189,33 @@ def test_one_that_listens_and_says_nothing_is_told(monkeypatch, capsys):
     monkeypatch.setattr(rollcall, "PATIENCE", 0.2)
     with socket.create_server(("localhost", 0)) as other:
         at = f"localhost:{other.getsockname()[1]}"
-        with pytest.raises(UserError, match="process 0 does not answer there .something else does.: start it, or mend the address"):
+        with pytest.raises(UserError, match="process 0 does not answer there .something else does.: start it, or mend the address") as e:
             rollcall.hold(at, 2, 1)
-    assert f"ptmjax: process 1 of 2 waits for the word of process 0 at --coordinator={at}\n" in capsys.readouterr().err
+    assert not isinstance(e.value, Late)
+    assert f"ptmjax: process 1 of 2 waits for process 0 at --coordinator={at} (it says nothing yet)\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("fault, late", [
+    (ConnectionRefusedError(111, "refused"), True), (TimeoutError("timed out"), True), (OSError(errno.EHOSTUNREACH, "no route"), True),
+    (socket.gaierror(socket.EAI_AGAIN, "for now no answer"), True), (socket.gaierror(socket.EAI_NONAME, "no such name"), False),
+    (OverflowError("port must be 0-65535"), False), (None, False)])
+def test_an_address_is_wrong_only_where_that_is_known(monkeypatch, fault, late):
+    """A launcher starts all again where a host is slow or dead, and never where its user must mend the address."""
+    class Line(contextlib.nullcontext):
+        sendall = recv = lambda self, x: b""
+
+    def connect(*_, **__):
+        if fault is not None:
+            raise fault
+        return Line()
+
+    Line.__enter__ = lambda self: self
+    Line.settimeout = lambda self, x: None
+    monkeypatch.setattr(rollcall.socket, "create_connection", connect)
+    monkeypatch.setattr(rollcall, "LIMIT", 0.1)
+    with pytest.raises(UserError, match="process 0 does not answer there") as e:
+        rollcall.hold("host:1", 2, 1)
+    assert isinstance(e.value, Late) == late
 
 
 def test_an_address_that_is_taken():
@@ -221,7 +247,7 @@ def test_one_that_left_is_not_counted_as_the_last(monkeypatch):
         second = knock(at)
         second.sendall(b"2 of 3\n")
         monkeypatch.setattr(rollcall, "LIMIT", 1)
-        with second, pytest.raises(UserError, match="process 1 of 0 to 2 did not come"):
+        with second, pytest.raises(Late, match="process 1 of 0 to 2 did not come"):
             rollcall.call(door, {}, 3, at)
 
 

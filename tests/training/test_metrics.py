@@ -71,8 +71,9 @@ def test_a_line_that_is_not_ours_is_named(tmp_path):
 @pytest.mark.parametrize("line, needed, words", [
     (b"\xff\xfe\x00", (), "is not JSON"), (b"[" * 100_000, (), "is not JSON"), (b'{"a":1}', (), "no number 'step'"), (b"[1]", (), "no number 'step'"),
     (b"3", (), "no number 'step'"), (b'{"step":"a"}', (), "no number 'step'"), (b'{"step":true}', (), "no number 'step'"),
+    (b'{"step":3,"loss":[]}', (), "no number 'loss'"), (b'{"step":3,"loss":{"a":1}}', (), "no number 'loss'"), (b'{"step":3,"loss":%s}' % (b"9" * 400), (), "no number 'loss'"),
     (b'{"step":3}', ("seconds",), "no number 'seconds'"), (b'{"step":3,"seconds":null}', ("seconds",), "no number 'seconds'")],
-    ids=range(9))
+    ids=range(12))
 def test_a_damaged_line_is_named(tmp_path, line, needed, words):
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"step": 1, "seconds": 2}\n' + line + b"\n")
