@@ -11,6 +11,7 @@ import pytest
 
 from ptmjax import gin_folder
 from ptmjax.cli import config, session
+from tests.models.albert import albert
 from tests.models.electra import electra
 from tests.models.t5 import t5
 from tests.models.test_bert_size import listing
@@ -106,7 +107,7 @@ def test_the_head_of_t5_v1_1_begins_as_t5xs():
 
 
 @pytest.mark.parametrize("name, build", [("t5_tiny", functools.partial(t5, (3, 2))), ("t5_v1_1_tiny", functools.partial(t5, (3, 2), v1_1=True)),
-                                         ("electra_tiny", electra)])
+                                         ("electra_tiny", electra), ("albert_tiny", functools.partial(albert, (2, 2)))])
 def test_golden_shapes(name, build):
     """Checkpoints are read by these paths: a change here needs a conversion of old checkpoints. Rewrite the file by hand only."""
     assert listing(build()) == (GOLDEN / f"{name}_parameters.txt").read_text()
