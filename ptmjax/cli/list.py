@@ -87,6 +87,7 @@ def of_network(net: Network) -> dict:
         found |= {"mask": net.context.see.__name__, "rotary": net.context.rotary, "bias": net.context.bias and name_of(net.context.bias)}
     if net.stack is not None:
         found["stack"] = [f"{n} x {name_of(group)}" for group, n in zip(net.stack.groups, net.stack.counts)]
+        found |= {"shared": list(net.stack.shared)} if net.stack.shared else {}
     return found | ({"decoder": of_network(net.decoder)} if net.decoder is not None else {})
 
 

@@ -2,7 +2,7 @@
 
 N layers.
 """
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 
 from ptmjax.convert.fields import OURS, act, act_name, count, flag, number, only, parsed
@@ -79,8 +79,8 @@ def copies(config: Mapping) -> dict[str, str]:
             "cls.predictions.decoder.bias": "cls.predictions.bias"}
 
 
-def encoder(config: Mapping, width: int, embed: int, heads: Mapping = {}, project=None):
-    """A factory of the encoder that config.json describes."""
+def encoder(config: Mapping, width: int, embed: int, heads: Mapping = {}, project=None, groups: int = 1, shared: Sequence[str] = ()):
+    """A factory of the encoder that config.json describes, its layers in groups of equal size."""
     eps, rate, init = config["layer_norm_eps"], config["hidden_dropout_prob"], config["initializer_range"]
     table = partial(Table, width=embed, init=init)
     parts = {"tokens": partial(table, "tokens", config["vocab_size"]),
@@ -89,7 +89,7 @@ def encoder(config: Mapping, width: int, embed: int, heads: Mapping = {}, projec
     block = partial(Block, width, config["num_attention_heads"], config["intermediate_size"], act=OURS[config["hidden_act"]], eps=eps,
                     rate=rate, attention_rate=config["attention_probs_dropout_prob"], init=init)
     return partial(Network, partial(Embedder, parts, embed, eps=eps, rate=rate), Context,
-                   partial(Stack, [(block, config["num_hidden_layers"])]), heads, project=project)
+                   partial(Stack, [(block, config["num_hidden_layers"] // groups)] * groups, shared=shared), heads, project=project)
 
 
 def build(config: Mapping, tensors: Collection[str]) -> Build:
@@ -115,11 +115,10 @@ def sizes(net: Network, build: Build, name: str) -> dict:
     """What config.json says of an encoder."""
     need(isinstance(net.embedder, Embedder) and set(net.embedder.parts) == {"tokens", "positions", "types"},
          "its embeddings must be tokens, learned positions and types, as those of bert_base and electra_base are")
-    need(isinstance(net.stack, Stack) and len(net.stack.groups) == 1 and isinstance(net.stack.groups[0], Block),
-         "its stack must be one group of blocks")
+    need(isinstance(net.stack, Stack) and all(isinstance(group, Block) for group in net.stack.groups), "its stack must be of blocks alone")
     block, table = net.stack.groups[0], lambda part: rows(build, f"{name}/embedder/parts/{part}/table")
     return {
-        "vocab_size": table("tokens"), "hidden_size": block.mlp.wo.kernel.shape[-1], "num_hidden_layers": net.stack.counts[0],
+        "vocab_size": table("tokens"), "hidden_size": block.mlp.wo.kernel.shape[-1], "num_hidden_layers": sum(net.stack.counts),
         "num_attention_heads": block.attention.heads, "intermediate_size": block.mlp.wi.kernel.shape[-1],
         "hidden_act": act_name(block.mlp.act), "hidden_dropout_prob": block.rate, "attention_probs_dropout_prob": block.attention_rate,
         "max_position_embeddings": table("positions"), "type_vocab_size": table("types"), "layer_norm_eps": block.norms["mlp"].eps,
@@ -127,7 +126,12 @@ def sizes(net: Network, build: Build, name: str) -> dict:
 
 
 def mine(nets: Mapping[str, Network]) -> bool:
-    return set(nets) == {"model"} and nets["model"].decoder is None
+    return set(nets) == {"model"} and nets["model"].decoder is None and not shares(nets["model"])
+
+
+def shares(net: Network) -> bool:
+    """Whether layers share parameters, as ALBERT's do."""
+    return isinstance(net.stack, Stack) and bool(net.stack.shared)
 
 
 def config(net: Network, build: Build, name: str) -> dict:

@@ -47,8 +47,9 @@ def pull(table: Iterable[Name], tensors: Tensors, build: Build, where: str) -> d
     """Our parameters, float32, of which `tensors` has all parts; padding of a vocabulary is 0. Another shape is a UserError."""
     found = {}
     for name, owner, leaf, theirs in present(table, build):
-        if "{}" in name.theirs and name.theirs.format(leaf.shape[0]) in tensors:
-            raise UserError(f"{where} has more layers than the {leaf.shape[0]} of {name.ours}: choose its number of layers")
+        if "{}" in name.theirs and name.theirs.format(len(theirs)) in tensors:
+            mend = "choose its number of layers" if stacked(leaf) else "layers that share it cannot begin with several"
+            raise UserError(f"{where} has more layers than the {len(theirs)} of {name.ours}: {mend}")
         if all(one in tensors for one in theirs):
             parts = [shaped(tensors[one], name, leaf, f"{one} of {where}") for one in theirs]
             found[owner] = np.stack(parts) if stacked(leaf) else parts[0]

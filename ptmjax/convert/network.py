@@ -9,7 +9,8 @@ from ptmjax.nn.mlp import ACTIVATIONS
 from ptmjax.training.build import Build
 from ptmjax.types import UserError
 
-WITHOUT_MEANING = {"rate", "attention_rate", "remat", "loop", "axis", "kernel"}  # dropout, memory, placement, speed: not what is computed
+WITHOUT_MEANING = {"rate", "attention_rate", "remat", "loop", "axis", "kernel",  # dropout, memory, placement, speed: not what is computed
+                   "shared"}  # shapes tell
 
 
 def need(true: bool, what: str) -> None:

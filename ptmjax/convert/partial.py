@@ -1,6 +1,6 @@
 """Parameters of a run of ours as the beginning of another: by path, under other paths, some layers of a stack.
 
-N layers of a group, stacked in one parameter whether they are scanned or looped.
+N layers of a group, stacked in one parameter whether they are scanned or looped, or one parameter that they share.
 """
 import re
 from collections.abc import Callable, Mapping
@@ -30,8 +30,9 @@ def initial(where: epath.PathLike, build: Build, renames: Renames, say: Callable
     """The parameters of `build` that the newest checkpoint of the work folder `where` has.
 
     renames: path or prefix of ours -> theirs, of several that match the longest; behind theirs may stand which layers of a stack are
-    taken, "[::2]" or "[0,2,4]"; "": none of theirs. Without them a parameter is taken by its own path. What was loaded, reshaped (a
-    vocabulary's padding) and skipped, and what is new, is said by name; another shape is a UserError.
+    taken, "[::2]" or "[0,2,4]" ("[3]" where ours is one parameter that layers share); "": none of theirs. Without them a parameter is
+    taken by its own path; one that layers share begins all layers of a stack. What was loaded, reshaped (a vocabulary's padding), copied
+    to layers and skipped, and what is new, is said by name; another shape is a UserError.
     """
     sources = {name: source for name in build.leaves if (source := source_of(name, renames))}
     held: dict[str, tuple[int, ...]] = {}
@@ -55,7 +56,9 @@ def initial(where: epath.PathLike, build: Build, renames: Renames, say: Callable
     at = f"{where}, step {step}"
     say(f"{at}: {len(found)} of {len(build.leaves)} parameters are begun with")
     tell(say, at, found, "is loaded" if len(found) == 1 else "are loaded")
-    tell(say, at, [n for n, x in found.items() if sources[n].layers is None and x.shape != held[sources[n].path]],
+    spread = {n for n, x in found.items() if x.ndim > len(held[sources[n].path])}
+    tell(say, at, spread, "is copied from what layers share there to each layer here")
+    tell(say, at, [n for n, x in found.items() if n not in spread and sources[n].layers is None and x.shape != held[sources[n].path]],
          "is reshaped, by the padding of the vocabulary alone")
     tell(say, at, build.leaves.keys() - found.keys(), "is new and keeps its initial law")
     tell(say, at, held.keys() - theirs.keys(), "of the checkpoint is skipped")
@@ -100,22 +103,30 @@ def check_renames(where: epath.PathLike, build: Build, renames: Renames, shapes:
 
 def fitted(x: np.ndarray, name: str, source: Source, leaf: Leaf, where: epath.PathLike) -> np.ndarray:
     """Their parameter in the shape of ours: its layers, and a vocabulary's padding cut or filled with 0."""
-    stacked, what = leaf.names[:1] == ("layers",), f"{where}: {source.path}"
-    if source.layers is not None:
-        if not stacked:
-            raise UserError(f"Experiment.renames: {name} is no stack of layers, of which {source.path} could give some: drop the [...]")
-        try:
-            x = x[source.layers]
-        except IndexError:
-            raise UserError(f"{what} has {len(x)} layers, of which {name} is to have {source.layers}: count from 0") from None
+    stacked, what = leaf.lead > 0, f"{where}: {source.path}"
+    x = x if source.layers is None else chosen(x, name, source, leaf, what)
+    x = np.broadcast_to(x, leaf.shape) if stacked and x.shape == leaf.shape[1:] else x
     rows, real = leaf.shape[leaf.lead : leaf.lead + 1], leaf.sizes[leaf.lead : leaf.lead + 1]
     has = x.shape[leaf.lead : leaf.lead + 1]
     if "vocab" in leaf.names and has != rows and real <= has and has[0] - real[0] < VOCAB_MULTIPLE:
         more = [(0, rows[0] - real[0] if i == leaf.lead else 0) for i in range(x.ndim)]
         x = np.pad(x[(slice(None),) * leaf.lead + (slice(real[0]),)], more)
     if x.shape != leaf.shape:
-        layers = stacked and x.shape[1:] == leaf.shape[1:]
-        way = (f"say which layers by Experiment.renames, such as {{{name!r}: '{source.path}[::2]'}}" if layers else
+        layers = x.shape[1:] == leaf.shape[leaf.lead:]
+        way = (f"say which by Experiment.renames, such as {{{name!r}: '{source.path}{'[::2]' if stacked else '[0]'}'}}" if layers else
                f"choose its sizes, or leave it out by Experiment.renames, {{{name!r}: ''}}")
         raise UserError(f"{what} is {list(x.shape)}, {name} is {list(leaf.shape)}: {way}")
     return x
+
+
+def chosen(x: np.ndarray, name: str, source: Source, leaf: Leaf, what: str) -> np.ndarray:
+    """The layers that a rename names; one, without their axis, where ours is shared by all."""
+    if x.ndim == len(leaf.shape) - leaf.lead:
+        raise UserError(f"Experiment.renames: {source.path} is no stack of layers, of which {name} could take some: drop the [...]")
+    try:
+        x = x[source.layers]
+    except IndexError:
+        raise UserError(f"{what} has {len(x)} layers, of which {name} is to have {source.layers}: count from 0") from None
+    if not leaf.lead and len(x) != 1:
+        raise UserError(f"Experiment.renames: {name} is shared by layers, and is to begin with {len(x)} of {source.path}: name one, as [0]")
+    return x if leaf.lead else x[0]

@@ -10,12 +10,12 @@ from ptmjax.models.embedders import Embedder
 from ptmjax.models.heads import Classifier, VocabularyHead
 from ptmjax.models.network import Network
 from ptmjax.nn import masks
-from ptmjax.nn.block import Block
+from ptmjax.nn.block import Block, Final
 from ptmjax.nn.linear import Linear
 from ptmjax.nn.stack import Stack
 from ptmjax.training.build import Build
 from ptmjax.types import UserError
-from tests.models import bert, electra, t5
+from tests.models import albert, bert, electra, t5
 
 W, SAME = 24, {}
 
@@ -30,7 +30,7 @@ def change(net, embedder=SAME, block=SAME, final=SAME, context=None, stack=None,
     groups = old_stack.args[0]
     (one, n), *last = groups
     new = [(part(one, **block), n), *((part(f, **final), k) for f, k in last)]
-    return part(Network, part(old_embedder, **embedder), context or old_context, part(Stack, stack or new),
+    return part(Network, part(old_embedder, **embedder), context or old_context, part(Stack, stack or new, **old_stack.keywords),
                 {**(old_heads[0] if old_heads else {}), **heads}, **net.keywords | more)
 
 
@@ -66,7 +66,8 @@ nsp = lambda classes=2, **new: {"heads": {"nsp": part(Classifier, classes, W, **
     ({"block": {"act": "gated_gelu"}}, "model/stack/groups/0/mlp/gate is ptmjax.nn.linear.Linear, there it is nothing"),
     ({"block": {"place": "pre"}}, "model/stack/groups/0/pre is True, there it is False"),
     ({"block": {"bias": False}}, "model/stack/groups/0/attention/key/bias is nothing, there it is [3, 24]"),
-    ({"stack": [(part(Block, W, 3, 40), 1)] * 2}, "its stack must be one group of blocks"),
+    ({"stack": [(part(Block, W, 3, 40), 1)] * 2}, "model/stack/counts is (1, 1), there it is (2,)"),
+    ({"stack": [(part(Block, W, 3, 40), 1), (part(Final, W), 1)]}, "its stack must be of blocks alone"),
     ({"context": part(Context, masks.causal)}, "model/context/see is ptmjax.nn.masks.causal, there it is ptmjax.nn.masks.full"),
     ({"context": part(Context, rotary=8)}, "model/context/rotary is 8, there it is nothing"),
     ({"project": part(Linear, W, W, (None, "embed"))}, "model/project is ptmjax.nn.linear.Linear, there it is nothing"),
@@ -78,6 +79,15 @@ def test_bert(tmp_path, changed, why):
 def test_berts_table_that_is_not_tied(tmp_path):
     own, tokens = "model/heads/mlm/table", "model/embedder/parts/tokens/table"
     refused(tmp_path, Build({"model": bert.network()}), f"{own} is [131, 24], there it is [131, 24] of {tokens}")
+
+
+def test_albert(tmp_path):
+    whole, key = "ptmjax.nn.linear.Linear", "model/stack/groups/0/attention/key/bias"
+    refused(tmp_path, albert.albert((3,), shared=("mlp*",)), f"{key} is [3, 24], there it is [24]")
+    refused(tmp_path, albert.albert((3, 1)), "model/stack/counts is (3, 1), there it is (2, 2)")
+    refused(tmp_path, Build({"model": change(albert.albert().factories["model"], project=None)}, bert.TIES), f"model/project is nothing, there it is {whole}")
+    refused(tmp_path, Build({"model": change(albert.albert().factories["model"], heads={"nsp": part(Classifier, 2, W)})}, bert.TIES),
+            "its heads are mlm, nsp, sop; known are mlm and sop, and mlm alone")
 
 
 @pytest.mark.parametrize("net, changed, why", [

@@ -20,9 +20,9 @@ TABLE, HEAD, BLOCKS = "model/embedder/parts/tokens/table", "model/heads/mlm", "m
 WO = f"{BLOCKS}/mlp/wo/kernel"
 
 
-def build(layers=4, size=130, width=8, net="model", tied=True, loop=False):
+def build(layers=4, size=130, width=8, net="model", tied=True, loop=False, shared=()):
     embedder = partial(Embedder, {"tokens": partial(Table, "tokens", size, width)}, width)
-    stack = partial(Stack, [(partial(Block, width, 2, 16), layers)], loop=loop)
+    stack = partial(Stack, [(partial(Block, width, 2, 16), layers)], loop=loop, shared=shared)
     ties = {f"{net}/heads/mlm/table": f"{net}/embedder/parts/tokens/table"} if tied else {}
     return Build({net: partial(Network, embedder, Context, stack, {"mlm": partial(VocabularyHead, size, width)})}, ties)
 
@@ -71,6 +71,23 @@ def test_some_layers_of_a_deeper_one(teacher, layers, which):
     same(found, {name: x[which] if name.startswith(BLOCKS) else x for name, x in params.items()})
 
 
+def test_layers_that_share_begin_with_one_of_theirs(teacher):
+    folder, params = teacher
+    found, _ = taken(folder, build(3, shared=("attention*",)), {BLOCKS: f"{BLOCKS}[2,3,0]", f"{BLOCKS}/attention": f"{BLOCKS}/attention[-1]"})
+    chosen = lambda name: -1 if name.startswith(f"{BLOCKS}/attention/") else [2, 3, 0] if name.startswith(BLOCKS) else ...
+    same(found, {name: x[chosen(name)] for name, x in params.items()})
+
+
+def test_each_layer_begins_with_what_all_shared(tmp_path):
+    params = saved(tmp_path, build(2, shared=("mlp*",)))
+    found, said = taken(tmp_path, build(2))
+    spread = lambda name: name.startswith(f"{BLOCKS}/mlp/")
+    same(found, {name: np.stack([x, x]) if spread(name) else x for name, x in params.items()})
+    assert said[-1] == f"{tmp_path}, step 7: {', '.join(filter(spread, sorted(params)))} is copied from what layers share there to each layer here"
+    with pytest.raises(UserError, match=r"mlp/wi/bias is no stack of layers, of which \S+/mlp/wi/bias could take some: drop the \[...\]"):
+        taken(tmp_path, build(2), {f"{BLOCKS}/mlp": f"{BLOCKS}/mlp[0,0]"})
+
+
 def test_other_names_of_which_the_longest_counts(tmp_path):
     params = saved(tmp_path, build(2, net="student"))
     found, said = taken(tmp_path, build(2, tied=False), {"model": "student", f"{HEAD}/table": "student/embedder/parts/tokens/table", f"{HEAD}/bias": ""})
@@ -100,12 +117,15 @@ def test_the_padding_of_a_vocabulary_alone_is_reshaped(tmp_path, rows):
 
 
 @pytest.mark.parametrize("model, renames, words", [
-    (build(2), {}, ["is [4, ", "/0/", " is [2, ", "say which layers by Experiment.renames, such as {'model/stack/groups/0/", "[::2]'}"]),
+    (build(2), {}, ["is [4, ", "/0/", " is [2, ", "say which by Experiment.renames, such as {'model/stack/groups/0/", "[::2]'}"]),
     (build(width=16), {}, [" is [", "choose its sizes, or leave it out by Experiment.renames, {'model/", ": ''}"]),
     (build(size=300), {}, ["table is [256, 8]", "is [384, 8]"]),
     (build(size=60), {}, ["table is [256, 8]", "is [128, 8]"]),
     (build(2), {BLOCKS: f"{BLOCKS}[0,4]"}, ["has 4 layers", "is to have [0, 4]", "count from 0"]),
     (build(2), {BLOCKS: f"{BLOCKS}[:3]"}, ["is [3, ", " is [2, "]),
+    (build(shared=("mlp*",)), {}, ["/mlp/wi/bias is [4, 16], ", "is [16]: say which by Experiment.renames, such as {'model/stack/groups/0/mlp/", "[0]'}"]),
+    (build(shared=("*",)), {BLOCKS: f"{BLOCKS}[:2]"}, [" is shared by layers, and is to begin with 2 of model/", "name one, as [0]"]),
+    (build(shared=("*",)), {BLOCKS: f"{BLOCKS}[4]"}, ["has 4 layers", "is to have [4]", "count from 0"]),
     (build(), {TABLE: f"{TABLE}[::2]"}, [f"{TABLE} is no stack of layers"]),
     (build(), {BLOCKS: f"{BLOCKS}[a]"}, ["write the layers as [::2] or [0,2,4]"]),
     (build(), {BLOCKS: f"{BLOCKS}[::0]"}, ["write the layers as [::2] or [0,2,4]"]),

@@ -25,12 +25,13 @@ TIES = {"model/heads/mlm/table": "model/embedder/parts/tokens/table"}
 VOCAB, LENGTH, TYPES = 131, 37, 3
 
 
-def network(vocab=VOCAB, width=24, heads=3, layers=3, hidden=40, *, length=LENGTH, types=TYPES, rate=0.0, see=masks.full, remat="none", loop=False):
+def network(vocab=VOCAB, width=24, heads=3, layers=3, hidden=40, *, length=LENGTH, types=TYPES, rate=0.0, see=masks.full, remat="none", loop=False,
+            shared=()):
     """A factory of BERT with both heads; `rate` is every dropout rate."""
     parts = {"tokens": part(Table, "tokens", vocab, width), "positions": part(Positions, length, width),
              "types": part(Table, "types", types, width, vocabulary=False)}
     block = part(Block, width, heads, hidden, rate=rate, attention_rate=rate)
-    return part(Network, part(Embedder, parts, width, rate=rate), part(Context, see), part(Stack, [(block, layers)], remat=remat, loop=loop),
+    return part(Network, part(Embedder, parts, width, rate=rate), part(Context, see), part(Stack, [(block, layers)], remat=remat, loop=loop, shared=shared),
                 {"mlm": part(VocabularyHead, vocab, width), "nsp": part(Classifier, 2, width)})
 
 

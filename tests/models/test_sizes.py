@@ -11,6 +11,7 @@ import pytest
 
 from ptmjax import gin_folder
 from ptmjax.cli import config, session
+from tests.models.albert import albert
 from tests.models.electra import electra
 from tests.models.t5 import t5
 from tests.models.test_bert_size import listing
@@ -28,8 +29,9 @@ BERT |= {"bert_base_wwm": BERT["bert_base"], "structbert_base": BERT["bert_base"
 T5 = {"t5_small": 60_506_624, "t5_base": 222_903_552, "t5_large": 737_668_096, "t5_v1_1_small": 76_961_152, "t5_v1_1_base": 247_577_856,
       "t5_v1_1_large": 783_150_080}
 ELECTRA = {"electra_small": 13_549_057, "electra_base": 109_483_009, "electra_large": 335_142_913}  # discriminators with their head
+ALBERT = {"albert_base": 11_683_584, "albert_large": 17_683_968, "albert_xlarge": 58_724_864, "albert_xxlarge": 222_595_584}  # with pooler
 BIG = {"t5_3b": (24, 1024, 32, 128, 16384), "t5_11b": (24, 1024, 128, 128, 65536)}  # layers a side, width, heads, head size, hidden
-DEMOS = ("bert_demo", "bert_nsp_demo", "spanbert_demo", "structbert_demo", "unilm_demo", "t5_demo", "electra_demo")
+DEMOS = sorted(p.stem for p in gin_folder().glob("*_demo.gin"))
 
 
 def experiment(name: str):
@@ -47,7 +49,7 @@ def count(name: str, *patterns: str) -> int:
 
 
 def test_every_file_is_counted_here():
-    assert {p.stem for p in gin_folder().glob("*.gin")} == {*BERT, *T5, *ELECTRA, *BIG, *DEMOS}
+    assert {p.stem for p in gin_folder().glob("*.gin")} == {*BERT, *T5, *ELECTRA, *ALBERT, *BIG, *DEMOS}
 
 
 @pytest.mark.parametrize("name, parameters", [*BERT.items(), *T5.items()])
@@ -60,6 +62,26 @@ def test_electras_discriminators_as_published(name, parameters):
     assert count(name, "discriminator/*", "generator/embedder/*") == parameters
 
 
+@pytest.mark.parametrize("name, parameters", ALBERT.items())
+def test_alberts_as_published(name, parameters):
+    """Published are the encoder and its pooler, which is the hidden layer of the sentence order's head. Beside them lie the language model's
+    head (H to E with bias and norm, and V biases) and the two classes."""
+    assert count(name, "model/embedder/*", "model/project/*", "model/stack/*", "model/heads/sop/dense/*") == parameters
+    d = experiment(name)[1][-1].leaves["model/project/kernel"].shape[1]
+    assert count(name) == parameters + (d * 128 + 128 + 2 * 128 + 30000) + (2 * d + 2)
+
+
+@pytest.mark.parametrize("shared, millions", [("['attention*']", 64), ("['mlp*']", 38), ("[]", 89)])
+def test_albert_base_of_which_layers_share_less(shared, millions):
+    """By the closed form, and as the paper's table 4 says of E 128; norms are of each layer."""
+    found = session.experiment(["albert_base.gin"], [f"SHARED={shared}"])
+    build = found.build(found.stages[0])
+    attention, mlp, norms = 4 * (768 * 768 + 768), 2 * 768 * 3072 + 3072 + 768, 4 * 768
+    own = norms + attention * ("attention" not in shared) + mlp * ("mlp" not in shared)
+    counted = build.count() - build.count("model/heads/mlm/*") - build.count("model/heads/sop/out/*")
+    assert counted == ALBERT["albert_base"] + 11 * own and abs(counted - millions * 1e6) < 1e6
+
+
 @pytest.mark.parametrize("name, size", BIG.items())
 def test_the_largest_t5s_by_the_closed_form(name, size):
     """Tokens; a layer: 4 (8 with cross attention) projections, 2 of the MLP, 2 (3) norms; a norm and a table of buckets a side."""
@@ -70,7 +92,7 @@ def test_the_largest_t5s_by_the_closed_form(name, size):
 
 
 def test_demos_are_small():
-    assert all(1e6 < count(name) < 2.5e6 for name in DEMOS)
+    assert all(4e5 < count(name) < 2.5e6 for name in DEMOS)
 
 
 def test_the_two_stages_of_bert_have_one_schedule():
@@ -93,7 +115,7 @@ def test_the_head_of_t5_v1_1_begins_as_t5xs():
 
 
 @pytest.mark.parametrize("name, build", [("t5_tiny", functools.partial(t5, (3, 2))), ("t5_v1_1_tiny", functools.partial(t5, (3, 2), v1_1=True)),
-                                         ("electra_tiny", electra)])
+                                         ("electra_tiny", electra), ("albert_tiny", functools.partial(albert, (2, 2)))])
 def test_golden_shapes(name, build):
     """Checkpoints are read by these paths: a change here needs a conversion of old checkpoints. Rewrite the file by hand only."""
     assert listing(build()) == (GOLDEN / f"{name}_parameters.txt").read_text()

@@ -1,3 +1,4 @@
+import fnmatch
 import functools
 
 import jax
@@ -25,14 +26,18 @@ def made(groups=GROUPS, **options):
     return Stack(groups, key=jax.random.key(0), **options)
 
 
-def value_and_grads(stack, capture=frozenset()):
-    graph, tree = nnx.split(stack)
-
+@functools.cache
+def differentiated(graph, capture):
     def loss(tree):
         state, _, aux = nnx.merge(graph, tree)(X, SEE, None, KEY, capture)
         return jnp.exp(state).sum(), aux
 
-    (value, aux), grads = jax.jit(jax.value_and_grad(loss, has_aux=True))(nnx.to_pure_dict(tree))
+    return jax.jit(jax.value_and_grad(loss, has_aux=True))
+
+
+def value_and_grads(stack, capture=frozenset()):
+    graph, tree = nnx.split(stack)
+    (value, aux), grads = differentiated(graph, capture)(nnx.to_pure_dict(tree))
     return float(value), grads, aux
 
 
@@ -50,6 +55,53 @@ def test_loop_and_remat_change_nothing(options):
         for (path, x), y in zip(jax.tree_util.tree_leaves_with_path(a), jax.tree.leaves(b), strict=True):
             if "'key'" not in str(path) or "'bias'" not in str(path):  # true gradient 0
                 np.testing.assert_allclose(x, y, atol=1e-5 * np.abs(y).max(), err_msg=jax.tree_util.keystr(path))
+
+
+@pytest.mark.parametrize(("shared", "options"), [
+    (("*",), {}), (("attention*",), {"loop": True, "remat": "full"}), (("mlp/wi*", "mlp/wo*"), {})])
+def test_layers_that_share_are_a_stack_of_equal_layers(shared, options):
+    """Outputs equal, gradients the sum over layers, dropout on; all begins with the bits that it (shared: the first layer) has without."""
+    stack, ours = made(SHORT), made(SHORT, shared=shared, **options)
+    whole, held = (nnx.to_pure_dict(nnx.state(s)) for s in (stack, ours))
+    nnx.update(stack, jax.tree.map(lambda x, like: jnp.broadcast_to(x, like.shape), held, whole))
+    value, grads, aux = value_and_grads(ours, frozenset({"hidden", "probs"}))
+    plain, summed, wanted = value_and_grads(stack, frozenset({"hidden", "probs"}))
+    assert value == pytest.approx(plain, rel=1e-6)
+    np.testing.assert_allclose(aux[0]["hidden"], wanted[0]["hidden"], atol=1e-5)
+    for (path, g), a, b, all_layers in zip(jax.tree_util.tree_leaves_with_path(grads), *map(jax.tree.leaves, (held, whole, summed)), strict=True):
+        name = "/".join(str(p.key) for p in path[2:])
+        assert (once := a.ndim < b.ndim) == any(fnmatch.fnmatchcase(name, pattern) for pattern in shared), name
+        np.testing.assert_array_equal(a, b[0] if once else b)
+        if not name.endswith("key/bias"):  # true gradient 0
+            want = all_layers.sum(0) if once else all_layers
+            np.testing.assert_allclose(g, want, atol=1e-5 * np.abs(want).max(), err_msg=name)
+
+
+class Shift(nnx.Module):
+    """Adds its one number, whose gradient is then 1 in each layer."""
+
+    def __init__(self, *, key):
+        self.by = param(key, (1,), ("norm",), "zeros")
+
+    def __call__(self, state, context, memory, key, capture):
+        return state + self.by[...], memory, {}
+
+
+@pytest.mark.parametrize("loop", [False, True])
+def test_gradients_of_shared_layers_are_added_in_float32(loop):
+    """In bfloat16 a sum of ones stops at 256."""
+    graph, tree = nnx.split(made([(Shift, 300)], shared=["by"], loop=loop))
+    grad = jax.grad(lambda tree: nnx.merge(graph, tree)(jnp.zeros(1, jnp.bfloat16), {})[0].astype(jnp.float32).sum())
+    [g] = jax.tree.leaves(grad(jax.tree.map(lambda x: x.astype(jnp.bfloat16), nnx.to_pure_dict(tree))))
+    assert g.dtype == jnp.bfloat16 and float(g[0]) == 300
+
+
+def test_a_pattern_of_what_layers_share_must_match():
+    born = lambda *shared: jax.eval_shape(lambda: made(shared=shared))
+    with pytest.raises(UserError, match="shared is given 'atention', which matches no parameter of a block; nearest: attention/out/bias,") as e:
+        born("mlp*", "atention")
+    assert "\n" not in str(e.value)
+    born("norm/*")  # of one group alone
 
 
 def test_loop_and_scan_begin_with_the_same_bits():

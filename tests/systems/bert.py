@@ -38,12 +38,12 @@ def pairs(example, rng, lookup, *, other: float = 0.5, shown: float = 0.8):
 
 
 def coder(width: int, layers: int, heads: dict[str, Callable], see: Callable = masks.full, embed: int | None = None,
-          project: Callable | None = None, sequence: bool = False) -> Callable:
+          project: Callable | None = None, sequence: bool = False, shared: tuple[str, ...] = ()) -> Callable:
     """A factory of an encoder of pairs; `embed` is the width of its tables where that is not `width`."""
     e, block = embed or width, partial(Block, width, 4, 2 * width, place="pre", init="fan_in")
     parts = {"tokens": partial(Table, "tokens", SIZE, e, init="fan_in"), "positions": partial(Positions, L, e, init=0.1),
              "types": partial(Table, "types", 2, e, vocabulary=False)}
-    stack = partial(Stack, [(block, layers), (partial(Final, width), 1)], sequence=sequence)
+    stack = partial(Stack, [(block, layers), (partial(Final, width), 1)], sequence=sequence, shared=shared)
     return partial(Network, partial(Embedder, parts, e), partial(Context, see), stack, heads, project=project)
 
 

@@ -1,4 +1,4 @@
-"""The promises of the trunk, kept by seven systems with dropout and sampling on: meshes, micro-batches, evaluation."""
+"""The promises of the trunk, kept by all systems with dropout and sampling on: meshes, micro-batches, evaluation."""
 import functools
 
 import jax
@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from ptmjax.training.checkpoint import Checkpoints
-from tests.systems import bert, cbow, distil, electra, lstm, t5, xlnet
+from tests.systems import albert, bert, cbow, distil, electra, lstm, t5, xlnet
 from tests.systems.harness import ONE, PEAK, ROWS, System, born, compiled, evaluated, placed, run
 
 SYSTEMS: dict[str, System] = {"bert": bert.system(), "lstm": lstm.system(), "cbow": cbow.system(), "xlnet": xlnet.system(),
-                              "distil": distil.system(), "t5": t5.system(), "electra": electra.system()}
+                              "distil": distil.system(), "t5": t5.system(), "electra": electra.system(), "albert": albert.system()}
 SEQUENCE = {f"{name} sequence": kind.system(sequence=True) for name, kind in (("bert", bert), ("t5", t5), ("electra", electra))}
 OTHERWISE = SEQUENCE | {"bert optimizer": SYSTEMS["bert"]._replace(fsdp="optimizer")}  # laid out on a mesh
 matrix = lambda *x: pytest.param(*x, marks=pytest.mark.slow)
@@ -64,7 +64,7 @@ def test_any_mesh_and_micro_batches_give_the_run_of_one_device(name, shape, micr
            max(abs(line["loss"] / want["loss"] - 1) for line, want in zip(lines, reference)))
 
 
-@pytest.mark.parametrize("name", ["xlnet", "electra"])
+@pytest.mark.parametrize("name", ["xlnet", "electra", "albert"])
 def test_born_sharded_is_born_equal(name):
     plan, _ = compiled(SYSTEMS[name], (2, 2, 2), 4, PEAK, 10, ROWS)
     state, want = plan.create(), born(SYSTEMS[name], ROWS)

@@ -7,6 +7,8 @@ from ptmjax.nn.masks import See
 from ptmjax.parallel.mesh import make_mesh
 from ptmjax.training.flops import flops
 from tests.compiled import SHRUNK, compiled, step
+from tests.models.albert import albert
+from tests.models.bert import batch
 
 
 def count(f, *shapes):
@@ -44,6 +46,16 @@ def test_batched_and_convolved():
     assert count(lambda q, k: jnp.einsum("blhk,bmhk->bhlm", q, k), (2, 3, 4, 5), (2, 6, 4, 5)) == 2 * 2 * 4 * 3 * 6 * 5
     convolve = lambda x, w: jax.lax.conv_general_dilated(x, w, (1,), "SAME", dimension_numbers=("NWC", "WIO", "NWC"))
     assert count(convolve, (2, 10, 3), (5, 3, 7)) == 2 * 2 * 10 * 7 * 5 * 3
+
+
+def test_layers_that_share_are_run_as_often():
+    def of(shared):
+        build = albert((4,), shared=shared)
+        params = {name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for name, leaf in build.leaves.items()}
+        loss = lambda params: build.nets(params)["model"].encode(batch()).state.sum()
+        return flops(jax.make_jaxpr(jax.grad(loss))(params).jaxpr)
+
+    assert of(["*"]) == of([])
 
 
 WIDE = {  # sizes at which products are nearly all of the work

@@ -10,6 +10,7 @@ from ptmjax.training.build import Leaf
 from ptmjax.training.optimizer import Adafactor, AdamW, Group, Lamb, decays, mean
 from ptmjax.training.schedules import linear
 from ptmjax.types import UserError
+from tests.models.albert import albert
 
 RNG = np.random.default_rng(0)
 SHAPES = {"m/dense/kernel": (4, 3), "m/dense/bias": (3,), "m/norm/scale": (3,), "m/table": (5, 3)}
@@ -230,6 +231,18 @@ def test_a_row_that_never_had_a_gradient_survives_a_huge_one():
     ours = trained(Adafactor(always(0.1), smallest=0), [grads] * 3)["m/table"]
     assert np.isfinite(ours).all() and (ours[2] != PARAMS["m/table"][2]).all()
     np.testing.assert_array_equal(np.delete(ours, 2, 0), np.delete(PARAMS["m/table"], 2, 0))
+
+
+@pytest.mark.parametrize(("shared", "axes"), [((), (1, 2)), (("mlp*",), (0, 1))])
+def test_layers_that_share_have_one_ratio(shared, axes):
+    """Adam's first step is as long everywhere, so that each element moves by the rate times the RMS of all that has one ratio with it."""
+    name = "model/stack/groups/0/mlp/wi/kernel"
+    held = albert((3,), shared=shared).leaves[name]
+    of_rows = np.arange(1.0, 1 + held.shape[0]).reshape(-1, *[1] * (len(held.shape) - 1))  # of unequal sizes along the first axis
+    x, g = (np.float32(of_rows * np.random.default_rng(seed).normal(size=held.shape)) for seed in range(2))
+    after = trained(Lamb(always(0.02), eps=1e-12, decay=0.0, clip=None), [{name: g}], {name: x}, {name: held})[name]
+    wanted = np.broadcast_to(0.02 * np.sqrt((x * x).mean(axes, keepdims=True)), x.shape)
+    np.testing.assert_allclose(np.abs(after - x), wanted, rtol=1e-3)
 
 
 # ------------------------------------------------------------------ layers and padding
