@@ -1,16 +1,17 @@
 """Pre-training tasks on the shipped English text. The number in a name is the length of a row.
 
 mlm: masked tokens; wwm: masked whole words; nsp: masked next-sentence pairs; rtd: the input of ELECTRA's generator; spans: T5's
-span corruption. Blocks under 8 tokens are dropped.
+span corruption; full, doc: masked tokens in RoBERTa's rows of whole sentences, which cross documents or do not, in byte-level BPE.
+Blocks under 8 tokens are dropped.
 """
-from ptmjax.tasks.corpora import EN_PD_4096, EN_PD_4096_SENTINELS, EN_PD_SMALL
+from ptmjax.tasks.corpora import EN_PD_4096, EN_PD_4096_SENTINELS, EN_PD_BYTEBPE_4096, EN_PD_SMALL
 
 from ptmjax.data.adapters import register
 from ptmjax.data.masking import Masking
 from ptmjax.data.pairs import Pairs
 from ptmjax.data.spans import Spans
 from ptmjax.data.task import Task
-from ptmjax.data.windows import Blocks, Joined, Sentences
+from ptmjax.data.windows import Blocks, FullSentences, Joined, Sentences
 
 
 def _blocks(name: str, masking: Masking) -> Task:
@@ -25,6 +26,12 @@ def _nsp(length: int, cap: int) -> Task:
     return Task(f"en_pd_nsp_{length}", EN_PD_SMALL, EN_PD_4096, Sentences(2 * (length - 3), minimum=8), pairs, pairs.readout())
 
 
+def _sentences(name: str, cut: type[FullSentences] | type[Sentences], length: int, cap: int) -> Task:
+    """Whole sentences a row."""
+    masking = Masking(EN_PD_BYTEBPE_4096, length, cap=cap, types=True)
+    return Task(f"en_pd_{name}_{length}", EN_PD_SMALL, EN_PD_BYTEBPE_4096, cut(length - 2, minimum=8), masking, masking.readout())
+
+
 def _spans(inputs: int) -> Task:
     spans = Spans(EN_PD_4096_SENTINELS, inputs)
     return Task(f"en_pd_spans_{inputs}", EN_PD_SMALL, EN_PD_4096_SENTINELS, Joined(spans.raw, minimum=8), spans, spans.readout())
@@ -35,5 +42,7 @@ for _length, _cap in ((64, 10), (128, 20), (512, 77)):
     register(_blocks("wwm", Masking(EN_PD_4096, _length, cap=_cap, types=True, whole=True)))
     register(_blocks("rtd", Masking(EN_PD_4096, _length, mask=0.85, random=0.0, cap=_cap, types=True)))
     register(_nsp(_length, _cap))
+    register(_sentences("full", FullSentences, _length, _cap))
+    register(_sentences("doc", Sentences, _length, _cap))
 for _inputs in (16, 64, 128, 512):
     register(_spans(_inputs))
