@@ -14,6 +14,7 @@ from ptmjax import gin_folder
 from ptmjax.cli import config, session
 from ptmjax.convert.network import shapes
 from tests.models.electra import electra
+from tests.models.roberta import roberta
 from tests.models.t5 import t5
 from tests.models.test_bert_size import listing
 
@@ -112,7 +113,7 @@ def test_the_head_of_t5_v1_1_begins_as_t5xs():
 
 
 @pytest.mark.parametrize("name, build", [("t5_tiny", functools.partial(t5, (3, 2))), ("t5_v1_1_tiny", functools.partial(t5, (3, 2), v1_1=True)),
-                                         ("electra_tiny", electra)])
+                                         ("electra_tiny", electra), ("roberta_tiny", roberta)])
 def test_golden_shapes(name, build):
     """Checkpoints are read by these paths: a change here needs a conversion of old checkpoints. Rewrite the file by hand only."""
     assert listing(build()) == (GOLDEN / f"{name}_parameters.txt").read_text()

@@ -26,6 +26,7 @@ def by_heart(tmp_path, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize(("file", "more", "least"), [
     ("bert_nsp_demo", ["linear.peak=2e-3"], {"accuracy": 0.95, "nsp_accuracy": 0.95}),
+    ("roberta_demo", ["linear.peak=2e-3"], {"accuracy": 0.95}),
     ("t5_demo", ["rsqrt.warmup=50"], {"accuracy": 0.95}),
     ("electra_demo", ["linear.peak=2e-3"], {"generator_accuracy": 0.95}),
     ("electra_demo", ["linear.peak=2e-3", "Stage.frozen=['generator/*']"], {"f1": 0.9, "auc": 0.95}),
