@@ -2,11 +2,12 @@
 
 mlm: masked tokens; wwm: masked whole words; span: SpanBERT's masked spans; nsp: masked next-sentence pairs; wwm_nsp, sop: those with
 whole words, ALBERT's n-grams and sentence order; struct: StructBERT's shuffled runs and three ways; unilm: UniLM's four patterns; rtd:
-the input of ELECTRA's generator; spans: T5's span corruption. Blocks under 8 tokens are dropped.
+the input of ELECTRA's generator; spans: T5's span corruption; full, doc: masked tokens in RoBERTa's rows of whole sentences, which cross
+documents or do not, in byte-level BPE. Blocks under 8 tokens are dropped.
 """
 from dataclasses import replace
 
-from ptmjax.tasks.corpora import EN_PD_4096, EN_PD_4096_SENTINELS, EN_PD_SMALL
+from ptmjax.tasks.corpora import EN_PD_4096, EN_PD_4096_SENTINELS, EN_PD_BYTEBPE_4096, EN_PD_SMALL
 
 from ptmjax.data.adapters import register
 from ptmjax.data.choices import Ngrams, Tokens, Words, WordSpans, inverse
@@ -16,7 +17,7 @@ from ptmjax.data.patterns import Patterns
 from ptmjax.data.shuffling import Shuffled
 from ptmjax.data.spans import Spans
 from ptmjax.data.task import Task
-from ptmjax.data.windows import Blocks, Joined, Sentences
+from ptmjax.data.windows import Blocks, FullSentences, Joined, Sentences
 
 
 def _blocks(name: str, masking: Masking) -> Task:
@@ -28,6 +29,12 @@ def _blocks(name: str, masking: Masking) -> Task:
 def _pairs(name: str, length: int, pairs: Pairs | Shuffled | Patterns) -> Task:
     """Records of twice a row, so that both kinds of pairs can fill it (pairs.Pairs)."""
     return Task(f"en_pd_{name}_{length}", EN_PD_SMALL, EN_PD_4096, Sentences(2 * (length - 3), minimum=8), pairs, pairs.readout())
+
+
+def _sentences(name: str, cut: type[FullSentences] | type[Sentences], length: int, cap: int) -> Task:
+    """Whole sentences a row."""
+    masking = Masking(EN_PD_BYTEBPE_4096, length, cap=cap, types=True)
+    return Task(f"en_pd_{name}_{length}", EN_PD_SMALL, EN_PD_BYTEBPE_4096, cut(length - 2, minimum=8), masking, masking.readout())
 
 
 def _spans(inputs: int) -> Task:
@@ -46,5 +53,7 @@ for _length, _cap in ((64, 10), (128, 20), (512, 77)):
     register(_pairs("sop", _length, Pairs(replace(_masking, choice=Ngrams(inverse(3))), other=0.0, swapped=0.5)))
     register(_pairs("struct", _length, Shuffled(Pairs(_masking, other=1 / 3, swapped=1 / 3))))
     register(_pairs("unilm", _length, Patterns(Pairs(replace(_masking, choice=Ngrams((0.8, 0.1, 0.1), words=False))))))
+    register(_sentences("full", FullSentences, _length, _cap))
+    register(_sentences("doc", Sentences, _length, _cap))
 for _inputs in (16, 64, 128, 512):
     register(_spans(_inputs))

@@ -13,7 +13,7 @@ from ptmjax import gin_folder
 from ptmjax.cli import readout
 
 OWN = ("--gin.Context.see=@masks.own", "attention cut to the own position")
-CONTROLS = {"bert_demo": OWN, "bert_nsp_demo": OWN, "electra_demo": OWN, "albert_demo": OWN,
+CONTROLS = {**dict.fromkeys(sorted(p.stem for p in gin_folder().glob("*_demo.gin")), OWN),
             "t5_demo": ("--gin.decoder/Context.cross=@masks.nothing", "the input out of the decoder's sight")}
 
 

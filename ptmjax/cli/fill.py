@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     console = Console(soft_wrap=True)
     console.print(f"step {step} of {args.workdir}", highlight=False, markup=False)
     if masked is not None:
-        found = words(build, params, *masked, session.rows(args.text, data, MARK), min(args.top, vocabulary.size))
+        found = words(build, params, *masked, session.rows(args.text, data, MARK), args.top, vocabulary.size)
         show = show_words
     elif isinstance(objective, Seq2Seq):
         found, show = spans(build, params, objective, args.text, vocabulary, args.longest), show_spans
@@ -81,17 +81,18 @@ def chances(found: Sequence[tuple[np.ndarray, np.ndarray]] | Sequence[list[Span]
 
 
 # ------------------------------------------------------------------ a token each
-def words(build: Build, params: Params, net: str, head: str, batch: Batch, top: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """For every row, (ids, probabilities) at its masks, each [masks, top]."""
+def words(build: Build, params: Params, net: str, head: str, batch: Batch, top: int, size: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """For every row, (ids, probabilities) at its masks, each [masks, top]; of the `size` ids of the vocabulary, of which the model's
+    tables may have more."""
     counts = batch["weights"].sum(1).astype(int)
-    answer = jax.jit(lambda params, batch: best(build.nets(params)[net], head, batch, int(counts.max()), top))
+    answer = jax.jit(lambda params, batch: best(build.nets(params)[net], head, batch, int(counts.max()), min(top, size), size))
     ids, chances = map(np.asarray, answer(params, batch))
     return [(i[:n], p[:n]) for i, p, n in zip(ids, chances, counts)]
 
 
-def best(net: Network, head: str, batch: Batch, masks: int, top: int) -> tuple[Array, Array]:
+def best(net: Network, head: str, batch: Batch, masks: int, top: int, size: int) -> tuple[Array, Array]:
     """(ids, probabilities) at the first `masks` masks of every row, each [B, masks, top]."""
-    scores = net.head(head, net.encode(batch).state, slots(batch["weights"], masks))
+    scores = net.head(head, net.encode(batch).state, slots(batch["weights"], masks))[..., :size]
     chances, ids = jax.lax.top_k(jax.nn.softmax(scores), top)
     return ids, chances
 
@@ -99,6 +100,8 @@ def best(net: Network, head: str, batch: Batch, masks: int, top: int) -> tuple[A
 def show_words(console: Console, text: str, found: tuple[np.ndarray, np.ndarray], vocabulary: Vocabulary) -> None:
     """The text with the best candidates in it, and all of them with their probabilities."""
     goes_on = [~vocabulary.starts(ids[:, None])[:, 0] for ids in found[0]]
+    if vocabulary.spaces and not text.split(MARK)[0].strip():
+        goes_on[0] = np.zeros_like(goes_on[0])  # a text's first word has no space before it
     candidates = lambda *blank: "  ".join(f"{shown(vocabulary.plain(i), on)} {chance:.1%}" for i, on, chance in zip(*blank))
     lines = list(map(candidates, found[0], goes_on, found[1]))
     tell(console, text, [(vocabulary.plain(ids[0]), on[0]) for ids, on in zip(found[0], goes_on)], lines)

@@ -156,8 +156,8 @@ def write(workdir: epath.Path, data: Sequence[dict], vocabulary: Vocabulary, kee
         (workdir / config.SAVED).copy(workdir / next(name for n in itertools.count(1) if (name := f"config.{n}.gin") not in there))
     config.save(workdir)
     copied = {}
-    if vocabulary.path is not None:
-        file = epath.Path(vocabulary.path)
-        copied[FILE] = f"{VOCABULARY}{file.suffix}"
-        whole(workdir / copied[FILE], file.read_bytes())
+    if (file := vocabulary.file) is not None:
+        ending, content = file
+        copied[FILE] = f"{VOCABULARY}{ending}"
+        whole(workdir / copied[FILE], content)
     whole(workdir / DATA, (json.dumps([stage | copied for stage in data], indent=1) + "\n").encode())

@@ -107,7 +107,7 @@ def left_out(sample: Mapping[str, np.ndarray], records: Sequence[Mapping[str, np
     text = lambda ids, segments: int(((sample[segments] > 0) & ~np.isin(sample[ids], marks)).sum())
     sides = [("tokens", "segments"), ("targets", "decoder_segments")] if "decoder_segments" in sample else [
         ("targets" if "targets" in sample else "tokens", "segments")]
-    return 1 - sum(text(*side) for side in sides) / sum(len(records[i]["tokens"]) for i in sample["index"])
+    return 1 - sum(text(*side) for side in sides) / sum(int((~np.isin(records[i]["tokens"], marks)).sum()) for i in sample["index"])
 
 
 def rates(sample: Mapping[str, np.ndarray], vocabulary: Vocabulary, cut: float) -> Table:

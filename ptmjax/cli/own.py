@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ptmjax.cli import quiet
 from ptmjax.data import sources, text
+from ptmjax.data.bytebpe import ByteBPE, bytewise
 from ptmjax.data.bytes import Bytes
 from ptmjax.data.cache import keep, making
 from ptmjax.data.task import Task
@@ -24,10 +25,10 @@ STDIN = "-"
 
 @dataclass(frozen=True)
 class Own:
-    """paths, style, field, holdout: as of a Task. vocabulary: a file (vocab.txt, tokenizer.json, SentencePiece's .model), or what is
-    trained on the text once: KIND or KIND:SIZE of wordpiece, unigram, bpe, or bytes; None: unigram where the task has sentinels (T5),
-    else wordpiece, of as many pieces as the model's tables have. lower: case is folded (a .model and a tokenizer.json say that
-    themselves)."""
+    """paths, style, field, holdout: as of a Task. vocabulary: a file (vocab.txt, tokenizer.json, vocab.json with merges.txt beside it,
+    SentencePiece's .model), or what is trained on the text once: KIND or KIND:SIZE of wordpiece, unigram, bpe, bytebpe, or bytes; None:
+    unigram where the task has sentinels (T5), bytebpe where its own is (RoBERTa), else wordpiece, of as many pieces as the model's tables
+    have. lower: case is folded (a .model and a .json say that themselves)."""
 
     paths: str | Sequence[str]
     style: str = "blank"
@@ -44,12 +45,13 @@ class Own:
         paths = self.paths if isinstance(self.paths, str) else tuple(self.paths)
         given = {"text": paths, "style": self.style, "field": self.field, "holdout": self.holdout}
         sentinels = base.vocabulary.sentinels
-        vocabulary = opened(kept, sentinels, self.lower) if kept else self.pieces(sentinels, size, cache)
+        usual = "unigram" if sentinels else "bytebpe" if isinstance(base.vocabulary, ByteBPE) else "wordpiece"
+        vocabulary = opened(kept, sentinels, self.lower) if kept else self.pieces(usual, sentinels, size, cache)
         return base.on(f"own_{base.name}", vocabulary, **given)
 
-    def pieces(self, sentinels: int, size: int, cache: Path) -> Vocabulary:
-        """The vocabulary, trained where it is to be and is not yet in the cache."""
-        kind, colon, number = (self.vocabulary or ("unigram" if sentinels else "wordpiece")).partition(":")
+    def pieces(self, usual: str, sentinels: int, size: int, cache: Path) -> Vocabulary:
+        """The vocabulary, trained where it is to be and is not yet in the cache; of the kind `usual` where none is named."""
+        kind, colon, number = (self.vocabulary or usual).partition(":")
         if kind == "bytes":
             if colon:
                 raise UserError(f"vocabulary {self.vocabulary!r}: bytes are 256, whatever the text: write bytes alone")
@@ -58,8 +60,8 @@ class Own:
             return opened(self.vocabulary, sentinels, self.lower)
         if colon and not (number.isdecimal() and int(number) <= INT32):
             raise UserError(f"vocabulary {self.vocabulary!r}: {number!r} is no number of pieces: write {kind}:8000")
-        if kind == "wordpiece" and sentinels:
-            raise UserError("vocabulary wordpiece has no sentinels, which this task needs: choose unigram, bpe or bytes")
+        if kind in ("wordpiece", "bytebpe") and sentinels:
+            raise UserError(f"vocabulary {kind} has no sentinels, which this task needs: choose unigram, bpe or bytes")
         if not number and size <= sentinels:
             raise UserError(f"the model's tables have {size} ids, no size of a vocabulary follows: write --vocabulary={kind}:8000")
         return opened(str(self.trained(kind, int(number or size - sentinels), cache)), sentinels, self.lower)
@@ -91,13 +93,16 @@ class Own:
 
 
 def opened(path: str, sentinels: int, lower: bool) -> Vocabulary:
-    """The vocabulary in a file, by its ending."""
+    """The vocabulary in a file, by its ending, a .json by what it holds; a folder is of a byte-level BPE."""
     if path.endswith(".model"):
         return SentencePiece(path, sentinels)
-    if not path.endswith((".txt", ".json")):
+    of_bytes = not path.endswith(".txt") and bytewise(path)
+    if not (of_bytes or path.endswith((".txt", ".json"))):
         raise UserError(f"vocabulary {path!r} is neither a kind ({', '.join([*KINDS, 'bytes'])}) nor a .model, .txt or .json file")
     if sentinels:
         raise UserError(f"vocabulary {path} has no sentinels, which this task needs: give a SentencePiece .model")
+    if of_bytes:
+        return ByteBPE(path)
     return WordPiece(path, None if path.endswith(".json") else lower)
 
 
@@ -117,7 +122,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("a text of your own, in place of the one that the gin file names")
     add_text(group)
     group.add_argument("--vocabulary", metavar="FILE or KIND[:SIZE]",
-                        help="of --data: vocab.txt, tokenizer.json, SentencePiece .model; or one to train: wordpiece, unigram, bpe, bytes")
+                        help="of --data: vocab.txt, tokenizer.json, vocab.json beside merges.txt, SentencePiece .model; or one to train: "
+                             "wordpiece, unigram, bpe, bytebpe, bytes")
     group.add_argument("--cased", action="store_true", help="of --vocabulary: keep case")
 
 
@@ -143,7 +149,7 @@ def bindings(args: argparse.Namespace) -> str:
         return ""
     if STDIN in args.data and (getattr(args, "distributed", False) or getattr(args, "coordinator", None)):
         raise UserError("--data=-: each of several processes has a standard input of its own: name a file that all of them reach")
-    if Path(given.get("vocabulary", "")).is_file():
+    if "vocabulary" in given and given["vocabulary"] not in (*KINDS, "bytes") and Path(given["vocabulary"]).exists():
         given["vocabulary"] = str(Path(given["vocabulary"]).absolute())
     given["paths"] = list(of(args).paths)
     head = ["from __gin__ import dynamic_registration", "from ptmjax.cli import experiment", "from ptmjax.cli import own",

@@ -159,7 +159,10 @@ def rows(texts: Sequence[str], data: Data, mark: str | None = None) -> Batch:
     v, lists = data.task.vocabulary, []
     cls, sep, pad, *masks = symbols(v, "cls", "sep", "pad", *["mask"] * (mark is not None))
     for text in texts:
-        first, *others = (v.encode(part).tolist() for part in (text.split(mark) if mark else [text]))
+        *parts, last = text.split(mark) if mark else [text]
+        if v.spaces:  # the space before a mark is part of what is to be found
+            parts = [part.removesuffix(" ") for part in parts]
+        first, *others = (v.encode(part).tolist() for part in (*parts, last))
         lists.append([cls, *first, *(i for part in others for i in (*masks, *part)), sep])
     tokens, segments = padded(lists, pad)
     out = {"tokens": tokens, "segments": segments, "weights": np.isin(tokens, masks).astype(np.float32)}

@@ -79,13 +79,15 @@ def copies(config: Mapping) -> dict[str, str]:
             "cls.predictions.decoder.bias": "cls.predictions.bias"}
 
 
-def encoder(config: Mapping, width: int, embed: int, heads: Mapping = {}, project=None, groups: int = 1, shared: Sequence[str] = ()):
-    """A factory of the encoder that config.json describes, its layers in groups of equal size."""
+def encoder(config: Mapping, width: int, embed: int, heads: Mapping = {}, project=None, groups: int = 1, shared: Sequence[str] = (),
+            offset: int = 0):
+    """A factory of the encoder that config.json describes, its layers in groups of equal size; offset: the first place's row of the
+    table of positions."""
     eps, rate, init = config["layer_norm_eps"], config["hidden_dropout_prob"], config["initializer_range"]
     table = partial(Table, width=embed, init=init)
     parts = {"tokens": partial(table, "tokens", config["vocab_size"]),
              "types": partial(table, "types", config["type_vocab_size"], vocabulary=False),
-             "positions": partial(Positions, config["max_position_embeddings"], embed, init=init)}
+             "positions": partial(Positions, config["max_position_embeddings"] - offset, embed, offset=offset, init=init)}
     block = partial(Block, width, config["num_attention_heads"], config["intermediate_size"], act=OURS[config["hidden_act"]], eps=eps,
                     rate=rate, attention_rate=config["attention_probs_dropout_prob"], init=init)
     return partial(Network, partial(Embedder, parts, embed, eps=eps, rate=rate), Context,
@@ -114,7 +116,7 @@ def rows(build: Build, path: str) -> int:
 def sizes(net: Network, build: Build, name: str) -> dict:
     """What config.json says of an encoder."""
     need(isinstance(net.embedder, Embedder) and set(net.embedder.parts) == {"tokens", "positions", "types"},
-         "its embeddings must be tokens, learned positions and types, as those of bert_base and electra_base are")
+         "its embeddings must be tokens, learned positions and types, as those of bert_base, roberta_base and electra_base are")
     need(isinstance(net.stack, Stack) and all(isinstance(group, Block) for group in net.stack.groups), "its stack must be of blocks alone")
     block, table = net.stack.groups[0], lambda part: rows(build, f"{name}/embedder/parts/{part}/table")
     return {

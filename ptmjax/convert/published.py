@@ -16,14 +16,14 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding
 
-from ptmjax.convert import albert, bert, electra, folder, t5
+from ptmjax.convert import albert, bert, electra, folder, roberta, t5
 from ptmjax.convert.names import Tensors, present, pull, push
 from ptmjax.convert.network import need, need_equal, shapes
 from ptmjax.training.build import Build
 from ptmjax.training.state import Plan, TrainState
 from ptmjax.types import UserError
 
-FAMILIES = (bert, t5, electra, albert)
+FAMILIES = (roberta, bert, t5, electra, albert)  # a network is of the first whose it is
 
 
 class Opened(NamedTuple):
@@ -38,15 +38,16 @@ class Opened(NamedTuple):
 class Vocabulary(Protocol):
     symbols: Mapping[str, int]  # of pad, eos, ...: those that it has
 
-    def save(self, folder: Path, before: Sequence[str], after: Sequence[str], inputs: Sequence[str]) -> None:
-        """Writes its files. before, after: names of the symbols around a text; inputs: of the arrays that the model reads."""
+    def save(self, folder: Path, before: Sequence[str], after: Sequence[str], inputs: Sequence[str], between: Sequence[str] = ()) -> None:
+        """Writes its files. before, after: names of the symbols around a text; inputs: of the arrays that the model reads; between: of
+        the symbols that a pair of texts has besides."""
 
 
 def read(where: Path) -> Opened:
     config, raw = folder.read(where)
-    family = next((f for f in FAMILIES if f.MODEL == config.get("model_type")), None)
+    family = next((f for f in FAMILIES if config.get("model_type") in types(f)), None)
     if family is None:
-        known = ", ".join(f.MODEL for f in FAMILIES)
+        known = ", ".join(name for f in FAMILIES for name in types(f))
         raise UserError(f"{where / folder.CONFIG} is of a {config.get('model_type')!r} model; known are {known}")
     config = family.fields(config, str(where / folder.CONFIG))
     tensors = {family.plain(name): x for name, x in raw.items() if not name.endswith("position_ids")}
@@ -56,6 +57,11 @@ def read(where: Path) -> Opened:
                 raise UserError(f"{where}: {copy} is not equal to {owner}, to which it is tied here: this checkpoint cannot be read")
             del tensors[copy]
     return Opened(where, family, config, tensors)
+
+
+def types(family: ModuleType) -> tuple[str, ...]:
+    """What model_type says of its layout."""
+    return (family.MODEL, *getattr(family, "ALSO", ()))
 
 
 def load(where: str | Path) -> tuple[Build, dict[str, np.ndarray], list[str]]:
@@ -145,7 +151,11 @@ def export(build: Build, params: Tensors, where: str | Path, vocabulary: Vocabul
     if family is None:
         raise UserError(f"networks {sorted(nets)} are of no published family; known are {', '.join(f.MODEL for f in FAMILIES)}")
     ids = {} if vocabulary is None else family.ids(vocabulary.symbols)
-    configs = {net: described(family, build, net) | ids for net in nets}
+    configs = {net: described(family, build, net) for net in nets}
+    for config in configs.values():
+        for name, id in ids.items():
+            need(config.setdefault(name, id) == id, f"its {name} is {config[name]}, behind which positions begin, the vocabulary's {id}: "
+                 "train with embedders.Positions.offset one above the latter")
     with folder.new(Path(where)) as part:
         for net, config in configs.items():
             at = part if len(nets) == 1 else part / net

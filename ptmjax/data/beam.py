@@ -6,7 +6,6 @@ it. What passes between machines lies in a staging folder: the vocabulary, a fil
 """
 import collections
 import contextlib
-import copy
 import io
 import itertools
 import json
@@ -99,13 +98,12 @@ class Beam:
 
 def carried(task: Task, folder: epath.Path) -> Task:
     """The task with its vocabulary in the folder, where it is a file: those are pickled as their paths, which only this machine has."""
-    if (path := getattr(task.vocabulary, "path", None)) is None:
+    if (file := task.vocabulary.file) is None:
         return task
-    to = folder / Path(path).name
-    to.write_bytes(epath.Path(path).read_bytes())
-    vocabulary = copy.copy(task.vocabulary)
-    vocabulary.path = str(to)
-    return task.on(task.name, vocabulary)
+    ending, content = file
+    to = folder / f"{Path(task.vocabulary.path).stem}{ending}"
+    to.write_bytes(content)
+    return task.on(task.name, task.vocabulary.at(str(to)))
 
 
 def runs(lengths: Sequence[np.ndarray], shards: int) -> list[list[Span]]:

@@ -242,8 +242,9 @@ def _join(lines: Iterator[str], style: str) -> Iterator[str]:
 _STOP = re.compile(r"""(?<![.!?])[.!?]++["'”’»)\]]*+(?=\s)|[。！？]+["'”’»)\]」』）〉》]*""")
 
 
-def sentences(document: str) -> list[str]:
-    """The sentences of a document, in order, without the space around them; nothing but space is lost.
+def sentences(document: str, spaces: bool = False) -> list[str]:
+    """The sentences of a document, in order, without the space around them; nothing but space is lost. spaces: where space or the end
+    of a line parts one from what comes before, it begins with a space.
 
     A sentence ends with its line; after . ! ? and the closing quotes and brackets behind them, where space follows; and after
     the CJK marks 。！？ and what closes behind them. Abbreviations end one too (Mr. / Smith): no list of any language is used.
@@ -251,8 +252,11 @@ def sentences(document: str) -> list[str]:
     found = []
     for line in document.split("\n"):
         ends = [0, *(stop.end() for stop in _STOP.finditer(line)), len(line)]
-        found += [line[begin:end].strip() for begin, end in zip(ends, ends[1:])]
-    return [sentence for sentence in found if sentence]
+        for begin, end in zip(ends, ends[1:]):
+            if sentence := line[begin:end].strip():
+                apart = spaces and found and (begin == 0 or line[begin].isspace())
+                found.append(f" {sentence}" if apart else sentence)
+    return found
 
 
 def split_of(document: str, holdout: int) -> str:

@@ -30,18 +30,20 @@ def unigram(proto: bytes, sentinels: Sequence[str]) -> tokenizers.Tokenizer | No
 
 
 def write(folder: Path, tokenizer: tokenizers.Tokenizer, symbols: Mapping[str, str], special: Iterable[str], before: Sequence[str],
-          after: Sequence[str], inputs: Sequence[str], **about: object) -> None:
+          after: Sequence[str], inputs: Sequence[str], between: Sequence[str] = (), **about: object) -> None:
     """tokenizer.json and tokenizer_config.json.
 
     symbols: pad, eos, ... -> written form. special: what is a symbol where it stands in a text. before, after: names of the
-    symbols around a text; those that are not in `symbols` are left out. inputs: of the arrays that the model reads. about: more
-    of tokenizer_config.json.
+    symbols around a text; those that are not in `symbols` are left out. between: of those that a pair of texts has besides, before its
+    second. inputs: of the arrays that the model reads; one without token types has the second text of type 0 as well. about: more of
+    tokenizer_config.json.
     """
-    first, last = ([symbols[name] for name in names if name in symbols] for names in (before, after))
+    first, last, more = ([symbols[name] for name in names if name in symbols] for names in (before, after, between))
+    kind = int("token_type_ids" in inputs)
     tokenizer.add_special_tokens([tokenizers.AddedToken(piece, special=True, normalized=False) for piece in special])
     tokenizer.post_processor = processors.TemplateProcessing(
-        single=[*first, "$A", *last], pair=[*first, "$A", *last, "$B:1", *(f"{piece}:1" for piece in last)],
-        special_tokens=[(piece, tokenizer.token_to_id(piece)) for piece in sorted({*first, *last})])
+        single=[*first, "$A", *last], pair=[*first, "$A", *last, *more, f"$B:{kind}", *(f"{piece}:{kind}" for piece in last)],
+        special_tokens=[(piece, tokenizer.token_to_id(piece)) for piece in sorted({*first, *last, *more})])
     tokenizer.save(str(folder / "tokenizer.json"))
     names = {f"{name}_token": piece for name, piece in symbols.items()}
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, "model_input_names": inputs}

@@ -1,9 +1,10 @@
-"""Vocabularies trained on a text: WordPiece, SentencePiece unigram and BPE. Equal lines give equal bytes, in any process.
+"""Vocabularies trained on a text: WordPiece, SentencePiece unigram and BPE, byte-level BPE. Equal lines give equal bytes, in any process.
 
 V size of the vocabulary.
 """
 import collections
 import io
+import json
 import logging
 import zlib
 from collections.abc import Callable, Iterable
@@ -12,6 +13,7 @@ import sentencepiece
 import tokenizers
 from etils import epath
 
+from ptmjax.data.bytebpe import BYTES, SYMBOLS
 from ptmjax.data.wordpiece import LONGEST as LONGEST_WORD
 from ptmjax.data.wordpiece import UNK, normalizer, pre_tokenizer
 from ptmjax.types import UserError, at_least
@@ -114,8 +116,37 @@ def _alphabet(words: collections.Counter) -> list[str]:
     return [*sorted(kept), *(f"##{c}" for c in sorted(kept & inner.keys()))]
 
 
+def train_bytebpe(lines: Iterable[str], path: str, size: int, lower: bool = True) -> int:
+    """Trains a byte-level BPE vocabulary of at most `size` pieces, writes it to `path` as a tokenizer.json, and returns 0: nothing is
+    left out.
+
+    <s> <pad> </s> <unk> first and <mask> last, as RoBERTa has them; between, the 256 bytes and the pieces in the order in which they
+    were merged, of pairs that occur at least twice. lower folds case, which neither GPT-2 nor RoBERTa does. Merges by count (tokenizers'
+    trainer), a tie by the ids of the pair, which are known here: all 256 bytes are in, so the text's own have no say.
+    """
+    least = len(SYMBOLS) + len(BYTES)
+    if size < least:
+        raise UserError(f"a bytebpe vocabulary of {size} pieces: symbols and bytes are {least}: give more")
+    kept = [line for line in lines if line.strip()]
+    if not kept:
+        raise UserError("no text to train on: give lines with words")
+    *first, mask = SYMBOLS
+    made = tokenizers.Tokenizer(tokenizers.models.BPE())
+    made.normalizer = tokenizers.normalizers.Lowercase() if lower else None
+    made.pre_tokenizer, made.decoder = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False), tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=size - 1, special_tokens=first, initial_alphabet=sorted(BYTES), min_frequency=2,
+                                             show_progress=False)
+    made.train_from_iterator(kept, trainer)
+    made.add_special_tokens([tokenizers.AddedToken(mask, lstrip=True, normalized=False)])  # behind all others
+    made.post_processor = tokenizers.processors.RobertaProcessing(("</s>", made.token_to_id("</s>")), ("<s>", made.token_to_id("<s>")),
+                                                                  add_prefix_space=False)
+    epath.Path(path).write_text(json.dumps(json.loads(made.to_str()), ensure_ascii=False, separators=(",", ":")))
+    return 0
+
+
 KINDS: dict[str, tuple[str, Callable[..., int]]] = {  # -> file name, (lines, path, size, lower) -> how much was left out
     "wordpiece": ("vocab.txt", train_wordpiece),
     "unigram": ("spiece.model", train_sentencepiece),
     "bpe": ("spiece.model", lambda *given: train_sentencepiece(*given, kind="bpe")),
+    "bytebpe": ("tokenizer.json", train_bytebpe),
 }

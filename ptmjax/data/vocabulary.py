@@ -29,6 +29,7 @@ class Vocabulary(abc.ABC):
     sentinels: int = 0  # how many the vocabulary has: <extra_id_0> is the last id, V-1, <extra_id_1> is V-2, ... as in T5
     fingerprint: str  # hex digest of what defines the vocabulary
     path: str | None = None  # of the one file that it is read from
+    spaces: bool = False  # a space before a word is part of its piece, as it stands in the text: " dog" is not "dog"
 
     @abc.abstractmethod
     def encode(self, text: str) -> np.ndarray:
@@ -55,9 +56,14 @@ class Vocabulary(abc.ABC):
         """int64 [n]: at which character of the text each piece of encode(text) begins."""
         raise UserError(f"{self!r} does not tell where in a text its pieces are, as a segmenter's words need: use a WordPiece vocabulary")
 
-    def save(self, folder: Path, before: Sequence[str], after: Sequence[str], inputs: Sequence[str]) -> None:
+    def save(self, folder: Path, before: Sequence[str], after: Sequence[str], inputs: Sequence[str], between: Sequence[str] = ()) -> None:
         """Writes the files that transformers' AutoTokenizer reads (tokenizer.write says what the names are)."""
         raise UserError(f"{self!r} has no file that transformers reads: this vocabulary cannot be exported")
+
+    @property
+    def file(self) -> tuple[str, bytes] | None:
+        """(ending of its name, content) of the one file that holds it whole; None where it needs none."""
+        return None if self.path is None else (epath.Path(self.path).suffix, epath.Path(self.path).read_bytes())
 
     def at(self, path: str) -> "Vocabulary":
         """The same, read from a copy of its file."""
@@ -187,11 +193,11 @@ class SentencePiece(Vocabulary):
     def starts(self, ids: np.ndarray) -> np.ndarray:
         return self._starts[ids]
 
-    def save(self, folder: Path, before: Sequence[str], after: Sequence[str], inputs: Sequence[str]) -> None:
+    def save(self, folder: Path, before: Sequence[str], after: Sequence[str], inputs: Sequence[str], between: Sequence[str] = ()) -> None:
         (folder / "spiece.model").write_bytes(self._bytes)
         made = tokenizer.unigram(self._bytes, [self.piece(id) for id in range(self._pieces, self.size)])
         if made is None:
             logging.warning("%s: transformers' tokenizers cannot do as this model does: encode with sentencepiece instead", self.path)
         else:
             symbols = {name: self.piece(id) for name, id in self.symbols.items()}
-            tokenizer.write(folder, made, symbols, map(self.piece, sorted(self.special)), before, after, inputs)
+            tokenizer.write(folder, made, symbols, map(self.piece, sorted(self.special)), before, after, inputs, between)

@@ -87,7 +87,8 @@ class Sentences:
     """Blocks of consecutive whole sentences of one document, up to `length` tokens; a block shorter than `minimum` is dropped.
 
     A sentence (text.sentences) of more than `length` tokens is cut into sentences of that many. Each is encoded by itself, as in
-    BERT, whose input has one a line. `starts` says where the sentences of a block begin, `document` is as in Blocks.
+    BERT, whose input has one a line. `starts` says where the sentences of a block begin, `document` is as in Blocks. With a corruption
+    that takes a block whole, such as Masking, these are RoBERTa's DOC-SENTENCES (FullSentences).
     """
 
     length: int
@@ -115,10 +116,8 @@ class Sentences:
     def _blocks(self, text: str, vocabulary: Vocabulary) -> Iterator[list[np.ndarray]]:
         """As many sentences a time as fit, tokens of each."""
         held, room = [], self.length
-        for sentence in sentences(text):
-            tokens = vocabulary.encode(sentence)
-            for begin in range(0, len(tokens), self.length):
-                part = tokens[begin : begin + self.length]
+        for sentence in _encoded(text, vocabulary):
+            for part in _parts(sentence, self.length):
                 if len(part) > room:
                     yield held
                     held, room = [], self.length
@@ -126,6 +125,64 @@ class Sentences:
                 room -= len(part)
         if held:
             yield held
+
+
+def _encoded(text: str, vocabulary: Vocabulary) -> Iterator[np.ndarray]:
+    """The tokens of each sentence, with the space before it where that is part of them."""
+    return map(vocabulary.encode, sentences(text, vocabulary.spaces))
+
+
+def _parts(sentence: np.ndarray, length: int) -> Iterator[np.ndarray]:
+    """A sentence in parts of `length` tokens, and a last that may be shorter."""
+    return (sentence[begin : begin + length] for begin in range(0, len(sentence), length))
+
+
+@dataclasses.dataclass(frozen=True)
+class FullSentences:
+    """Blocks of consecutive whole sentences, up to `length` tokens, that go on from a document into the next with a SEP between them:
+    RoBERTa's FULL-SENTENCES (Liu et al. 2019, section 4.2), in which its models were trained.
+
+    A block begins with a sentence, and ends before the first that does not fit; one of more than `length` tokens is cut as in Sentences.
+    Blocks shorter than `minimum` are dropped: the last, or one that a long sentence follows. The corruption adds CLS and the last SEP.
+    `starts` says where the sentences of a block begin; a SEP ends the one before it. Departures: fairseq, for which a line is a sentence,
+    puts </s> behind each of its lines, and a blank line's between documents besides; here there is the latter alone, as in the paper.
+    """
+
+    length: int
+    minimum: int = 1
+    schema = {"tokens": "int32", "starts": "int32"}
+
+    def __post_init__(self):
+        _check(self.length, self.minimum)
+
+    def __call__(self, documents: Iterable[str], vocabulary: Vocabulary, counts: collections.Counter | None = None) -> Iterator[dict]:
+        """Yields tokens int32 [<= length], starts int32 [sentences]; `counts` as in Stream, the SEPs that stand in a block among its
+        tokens."""
+        if vocabulary.sep is None:
+            raise UserError("this vocabulary has no SEP, which stands between documents: use one that has")
+        counts, sep = collections.Counter() if counts is None else counts, np.asarray(vocabulary.sep, np.int32)[None]
+        held, starts, size = [], [], 0
+        for text in documents:
+            counts["documents"] += 1
+            between = [sep]
+            for sentence in _encoded(text, vocabulary):
+                for part in _parts(sentence, self.length):
+                    before = between if held else []
+                    if size + len(before) + len(part) > self.length:
+                        yield from self._block(held, starts, counts)
+                        held, starts, size, before = [], [], 0, []
+                    starts.append(size + len(before))
+                    held += [*before, part]
+                    size += len(before) + len(part)
+                    between = []
+        yield from self._block(held, starts, counts)
+
+    def _block(self, held: list[np.ndarray], starts: list[int], counts: collections.Counter) -> Iterator[dict]:
+        """The record of what is held, or none where that is too short."""
+        size = sum(map(len, held))
+        counts["tokens" if size >= self.minimum else "dropped_tokens"] += size
+        if size >= self.minimum:
+            yield {"tokens": np.concatenate(held), "starts": np.array(starts, np.int32)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,19 +220,19 @@ class Joined:
 
 @dataclasses.dataclass(frozen=True)
 class Segmented:
-    """Blocks or Sentences whose records also say where words begin, for texts without spaces between them: what Masking(choice=Words())
-    chooses then are the segmenter's words (BERT-wwm, Cui et al. 2019, arXiv 1906.08101).
+    """Blocks, Sentences or FullSentences whose records also say where words begin, for texts without spaces between them: what
+    Masking(choice=Words()) chooses then are the segmenter's words (BERT-wwm, Cui et al. 2019, arXiv 1906.08101).
 
     words: gives the words of a text in order, as jieba.lcut does; a frozen dataclass with __call__, since it goes to worker
         processes and its repr, part of the cache's key, is to name all that decides them. The ids do not depend on it. A
         character that none of its words covers is a word; a piece that reaches from one word into the next joins them.
     """
 
-    cut: Blocks | Sentences
+    cut: Blocks | Sentences | FullSentences
     words: Callable[[str], Iterable[str]]
 
     def __post_init__(self):
-        if not isinstance(self.cut, Blocks | Sentences):
+        if not isinstance(self.cut, Blocks | Sentences | FullSentences):
             raise UserError(f"words are marked in Blocks or Sentences, not in {self.cut!r}")
         if " at 0x" in repr(self.words):
             raise UserError(f"the segmenter {self.words!r} has another repr in every process, by which no cache is found again: make it a "
@@ -198,10 +255,20 @@ class _Marked:
     vocabulary: Vocabulary
     words: Callable[[str], Iterable[str]]
 
+    @property
+    def spaces(self) -> bool:
+        return self.vocabulary.spaces
+
+    @property
+    def sep(self) -> tuple[int, int] | None:
+        return None if self.vocabulary.sep is None else (self.vocabulary.sep, 1)
+
     def encode(self, text: str) -> np.ndarray:
         first, at = np.ones(len(text) + 1, bool), 0
         for word in self.words(text):
             if (found := text.find(word, at)) >= 0:
                 at = found + len(word)
                 first[found + 1 : at] = False
-        return np.stack([self.vocabulary.encode(text), first[self.vocabulary.places(text)]], axis=1)
+        ids, places = self.vocabulary.encode(text), self.vocabulary.places(text)
+        amid = np.r_[False, places[1:] == places[:-1]]  # of a character of several pieces, all but the first
+        return np.stack([ids, first[places] & ~amid[: len(ids)]], axis=1)

@@ -155,7 +155,7 @@ class WordPiece(Vocabulary):
     def starts(self, ids: np.ndarray) -> np.ndarray:
         return self._starts[ids]
 
-    def save(self, folder: Path, before: Sequence[str], after: Sequence[str], inputs: Sequence[str]) -> None:
+    def save(self, folder: Path, before: Sequence[str], after: Sequence[str], inputs: Sequence[str], between: Sequence[str] = ()) -> None:
         held, _ = self._file
         made = tokenizers.Tokenizer.from_str(self._bytes.decode() if self._is_json else json.dumps(held))
         made.no_truncation()
@@ -164,7 +164,8 @@ class WordPiece(Vocabulary):
         symbols = {name: self.piece(id) for name, id in self.symbols.items()}
         folds = {} if self._is_json else {"do_lower_case": self._folds[0]}
         folds |= {} if self.strip_accents is None else {"strip_accents": self.strip_accents}
-        tokenizer.write(folder, made, symbols, [piece for piece in self._pieces if piece in SYMBOLS], before, after, inputs, **folds)
+        special = [piece for piece in self._pieces if piece in SYMBOLS]
+        tokenizer.write(folder, made, symbols, special, before, after, inputs, between, **folds)
         if not self._is_json:
             (folder / "vocab.txt").write_bytes(self._bytes)
 

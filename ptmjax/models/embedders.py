@@ -30,17 +30,28 @@ class Table(nnx.Module):
 
 
 class Positions(nnx.Module):
-    """Learned absolute positions: [1 or B, L, D] from a table of `length` rows."""
+    """Learned absolute positions: [1 or B, L, D] from a table of offset + `length` rows, for rows of up to `length` tokens.
 
-    def __init__(self, length: int, width: int, *, init: Init = 0.02, key: Array):
+    offset: of the first place, with which a packed example begins too; padding is then at offset - 1. RoBERTa counts so, from the id
+    of its pad on: pad 1, offset 2, 512 places in 514 rows (fairseq's make_positions). Departure: fairseq's row of padding, here and in
+    the table of tokens, is 0 and stays so; here it has an initial value like all others, which nothing sees and no gradient moves.
+    """
+
+    def __init__(self, length: int, width: int, *, offset: int = 0, init: Init = 0.02, key: Array):
         at_least(1, length=length, width=width)
-        self.table = param(key, (length, width), (None, "embed"), init)
+        at_least(0, offset=offset)
+        self.offset = offset
+        self.table = param(key, (offset + length, width), (None, "embed"), init)
 
     def __call__(self, batch: Batch) -> Array:
         length, table = batch["tokens"].shape[1], self.table[...]
-        if length > len(table):
-            raise UserError(f"the batch is {length} tokens long but the position table has {len(table)} rows: raise Positions.length")
-        return rows(constrain(table, None, None), positions(batch))
+        if self.offset + length > len(table):
+            has = f"{len(table)} rows" + (f", of which {self.offset} lie before the first token" if self.offset else "")
+            raise UserError(f"the batch is {length} tokens long but the position table has {has}: raise Positions.length")
+        where = positions(batch)
+        if self.offset:
+            where = jnp.where(batch["segments"] > 0, self.offset + where, self.offset - 1)
+        return rows(constrain(table, None, None), where)
 
 
 class Embedder(nnx.Module):

@@ -9,8 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from ptmjax.cli import own
 from ptmjax.cli.main import main
+from ptmjax.data.bytebpe import ByteBPE
 from ptmjax.data.wordpiece import WordPiece
+from ptmjax.types import UserError
 
 WORDS = "the quick brown fox jumps over lazy dogs and runs into deep dark woods while old owls sing of moons".split()
 SMALL = ["--gin.LAYERS=1", "--gin.D=16", "--gin.HEADS=2", "--gin.HIDDEN=32", "--gin.BATCH=8", "--gin.V=128"]
@@ -187,3 +190,34 @@ def test_unknown_characters_of_a_given_vocabulary_are_warned_of(ptmjax, tmp_path
 def test_inspect_tells_what_the_rows_cut_off(ptmjax):
     code, out, err = ptmjax("inspect", *BERT, "--data=my/a.txt", "--examples=0")
     assert code == 0 and "cut off, of all tokens of the records │ 0.0000" in out, out + err
+
+
+@pytest.mark.slow
+def test_roberta_on_own_text_has_a_vocabulary_of_bytes(ptmjax, home, tmp_path):
+    """Trained on the text where none is named, kept whole in the work folder, exported with its merges; of two files it is the same."""
+    sizes = [*SMALL, "--gin.V=400", "--gin.STEPS=2", "--gin.WARMUP=1", "--gin.SLOTS=10", "--gin.TASK=en_pd_full_64", "--data=my/a.txt", "--cased"]
+    code, out, err = ptmjax("train", "--gin_file=roberta_base.gin", *sizes, f"--workdir={tmp_path / 'run'}")
+    assert code == 0 and "training a bytebpe vocabulary of at most 400 pieces" in err and "own_en_pd_full_64" in out, err
+    kept = own.opened(str(tmp_path / "run" / "vocabulary.json"), 0, True)
+    assert isinstance(kept, ByteBPE) and kept.decode(kept.encode(" Ömer Fox")) == " Ömer Fox" and kept.pad == 1
+    code, out, err = ptmjax("fill", f"--workdir={tmp_path / 'run'}", "the [MASK] fox", "[MASK]", "--top=400")
+    assert code == 0 and "##" in out.split("\n[MASK]")[0] and "%" in out, err
+    code, out, err = ptmjax("export", f"--workdir={tmp_path / 'run'}", f"--to={tmp_path / 'to'}")
+    assert code == 0 and json.loads((tmp_path / "to" / "config.json").read_text())["max_position_embeddings"] == 514, err
+    held = json.loads((tmp_path / "to" / "tokenizer.json").read_text())["model"]
+    (tmp_path / "two").mkdir()
+    (tmp_path / "two" / "vocab.json").write_text(json.dumps(held["vocab"]))
+    (tmp_path / "two" / "merges.txt").write_text("".join(" ".join(pair) + "\n" for pair in held["merges"]))
+    code, out, err = ptmjax("inspect", "--gin_file=roberta_base.gin", *sizes, f"--vocabulary={tmp_path / 'two'}", "--examples=1")
+    assert code == 0 and "Ġthe" in out and "training a" not in err, err
+
+
+def test_a_json_is_opened_by_what_it_holds(ptmjax, tmp_path):
+    assert ptmjax("vocab", "--data=my/a.txt", "--kind=bytebpe", "--size=300", "--cased", f"--out={tmp_path / 'v.json'}")[0] == 0
+    assert isinstance(own.opened(str(tmp_path / "v.json"), 0, True), ByteBPE)
+    (tmp_path / "w.json").write_text('{"model": {"type": "WordPiece", "vocab": {}}}')
+    assert isinstance(own.opened(str(tmp_path / "w.json"), 0, True), WordPiece)
+    for path, sentinels, words in ((tmp_path / "v.json", 9, "has no sentinels"), (tmp_path / "none", 0, "is neither a kind"), (tmp_path, 0, "a folder with neither tokenizer.json")):
+        with pytest.raises(UserError, match=words):
+            own.opened(str(path), sentinels, True).encode("a")
+    assert "no sentinels, which this task needs" in ptmjax("inspect", "--gin_file=t5_demo.gin", "--data=my/a.txt", "--vocabulary=bytebpe:300")[2]

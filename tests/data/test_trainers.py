@@ -5,12 +5,16 @@ import random
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import tokenizers
-from ptmjax.tasks.corpora import EN_PD_SMALL
+from ptmjax.tasks.corpora import EN_PD_BYTEBPE_4096, EN_PD_SMALL
 
-from ptmjax.data.trainers import ALPHABET, KINDS, LONGEST, sample, train_sentencepiece, train_wordpiece
+from ptmjax.cli import own
+from ptmjax.data import sources
+from ptmjax.data.bytebpe import ByteBPE
+from ptmjax.data.trainers import ALPHABET, KINDS, LONGEST, sample, train_bytebpe, train_sentencepiece, train_wordpiece
 from ptmjax.data.vocabulary import SentencePiece
 from ptmjax.data.wordpiece import WordPiece
 from ptmjax.types import UserError
@@ -19,7 +23,7 @@ ENGLISH = [line for line in lzma.open(EN_PD_SMALL, "rt").read(600_000).split("\n
 
 
 def opened(path):
-    return SentencePiece(str(path)) if path.suffix == ".model" else WordPiece(str(path))
+    return {".model": SentencePiece, ".txt": WordPiece, ".json": ByteBPE}[path.suffix](str(path))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -36,7 +40,8 @@ def test_three_processes_train_the_same_bytes(tmp_path, kind):
     one, *others = ((tmp_path / seed / name).read_bytes() for seed in ("1", "2", "3"))
     assert others == [one, one] and len(one) > 1000
     v = opened(tmp_path / "1" / name)
-    assert v.size == 900 and v.special == {0, 1, 2, 3, 4} and (v.pad, v.unk, v.cls, v.sep, v.mask) == (0, 1, 2, 3, 4)
+    symbols = (1, 3, 0, 2, 899) if kind == "bytebpe" else (0, 1, 2, 3, 4)  # RoBERTa's, or BERT's
+    assert v.size == 900 and v.special == set(symbols) and (v.pad, v.unk, v.cls, v.sep, v.mask) == symbols
     assert v.fingerprint == opened(tmp_path / "2" / name).fingerprint
 
 
@@ -54,6 +59,20 @@ def test_a_text_too_small_for_the_size_gives_what_it_has(tmp_path, kind):
     name, train = KINDS[kind]
     train(ENGLISH[:20], str(tmp_path / name), 99999, True)
     assert 50 < opened(tmp_path / name).size < 9999
+
+
+def test_the_shipped_byte_level_vocabulary_is_what_training_gives(tmp_path):
+    """As its notice says, from the training split of the shipped text."""
+    source = own.Own(EN_PD_SMALL)
+    train_bytebpe(sample(source.lines(sources.source(EN_PD_SMALL))), str(tmp_path / "new.json"), 4096, False)
+    assert (tmp_path / "new.json").read_bytes() == Path(EN_PD_BYTEBPE_4096.path).read_bytes()
+
+
+def test_pieces_of_bytes_merge_the_commonest_pair_and_of_equals_the_first(tmp_path):
+    """aab thrice: pairs aa and ab, thrice each; aa is first. What stands once is not merged."""
+    train_bytebpe(["aab aab", "aab xyz"], str(tmp_path / "v.json"), 9999, False)
+    v = ByteBPE(str(tmp_path / "v.json"))
+    assert [v.piece(i) for i in range(260, v.size)] == ["aa", "aab", "<mask>"]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ptmjax.tasks.corpora import EN_PD_BYTEBPE_4096
 
 from ptmjax.data import windows
 from ptmjax.data.choices import Tokens, Words
@@ -14,7 +15,7 @@ from ptmjax.data.order import Sequential, counter
 from ptmjax.data.pairs import Pairs
 from ptmjax.data.records import build, records
 from ptmjax.data.task import Task
-from ptmjax.data.windows import Blocks, Joined, Segmented, Sentences, Stream
+from ptmjax.data.windows import Blocks, FullSentences, Joined, Segmented, Sentences, Stream
 from ptmjax.data.wordpiece import WordPiece
 from ptmjax.types import UserError
 
@@ -62,7 +63,7 @@ def test_blocks_keep_a_corpus_shorter_than_one_block(abc):
 @settings(derandomize=True, deadline=None)
 @given(st.lists(st.integers(0, 30), max_size=6), st.integers(1, 9), st.data())
 def test_blocks_lose_only_short_tails(sizes, length, data):
-    vocabulary = type("Ids", (), {"encode": staticmethod(lambda text: np.arange(len(text), dtype=np.int32))})
+    vocabulary = type("Ids", (), {"spaces": False, "encode": staticmethod(lambda text: np.arange(len(text), dtype=np.int32))})
     minimum, counts = data.draw(st.integers(1, length)), collections.Counter()
     made = list(Blocks(length, minimum)(["x" * n for n in sizes], vocabulary, counts))
     assert sum(len(r["tokens"]) for r in made) == counts["tokens"] == sum(sizes) - counts["dropped_tokens"]
@@ -102,7 +103,7 @@ def test_sentences_are_packed_whole(abc):
 @settings(derandomize=True, deadline=None)
 @given(st.lists(st.lists(st.integers(1, 12), min_size=1, max_size=9), max_size=4), st.integers(1, 10), st.data())
 def test_sentences_lose_only_short_blocks(documents, length, data):
-    vocabulary = type("Ids", (), {"encode": staticmethod(lambda text: np.arange(len(text), dtype=np.int32))})
+    vocabulary = type("Ids", (), {"spaces": False, "encode": staticmethod(lambda text: np.arange(len(text), dtype=np.int32))})
     minimum, counts = data.draw(st.integers(1, length)), collections.Counter()
     made = list(Sentences(length, minimum)(["\n".join("x" * n for n in sizes) for sizes in documents], vocabulary, counts))
     assert sum(len(r["tokens"]) for r in made) == counts["tokens"] == sum(map(sum, documents)) - counts["dropped_tokens"]
@@ -112,6 +113,58 @@ def test_sentences_lose_only_short_blocks(documents, length, data):
     if minimum == 1:
         whole = [n for sizes in documents for n in sizes]
         assert sum(len(r["starts"]) for r in made) == sum(-(-n // length) for n in whole)
+
+
+def test_full_sentences_go_on_into_the_next_document(abc):
+    """A sentence of 9 is cut into 6 and 3; where a block ends with a document no SEP is written, nor where a document is empty."""
+    counts = collections.Counter()
+    made = list(FullSentences(6, minimum=2)(["a b\nc", "d e", "", "f g h\ni j k", "l", "a b c d e f g h i", "j k l"], abc, counts))
+    assert [(abc.decode(r["tokens"]), r["starts"].tolist()) for r in made] == [
+        ("a b c [SEP] d e", [0, 2, 4]), ("f g h i j k", [0, 3]), ("a b c d e f", [0]), ("g h i", [0]), ("j k l", [0])]
+    assert counts == dict(documents=7, tokens=24, dropped_tokens=1)  # "l", which a long sentence follows
+    assert {key: x.dtype.name for key, x in made[0].items()} == FullSentences.schema
+    with pytest.raises(UserError, match="no SEP, which stands between documents"):
+        list(FullSentences(6)(["a"], type("None_", (), {"sep": None})))
+
+
+@settings(derandomize=True, deadline=None)
+@given(st.lists(st.lists(st.integers(1, 12), max_size=6), max_size=5), st.integers(1, 10), st.data())
+def test_full_sentences_lose_only_short_blocks(documents, length, data):
+    """Every token is 1 + its number in its sentence; a SEP, 0, stands where and only where a document begins amid a block."""
+    vocabulary = type("Ids", (), {"spaces": False, "sep": 0, "encode": staticmethod(lambda text: np.arange(1, len(text) + 1, dtype=np.int32))})
+    minimum, counts = data.draw(st.integers(1, length)), collections.Counter()
+    made = list(FullSentences(length, minimum)(["\n".join("x" * n for n in sizes) for sizes in documents], vocabulary, counts))
+    assert sum(len(r["tokens"]) for r in made) == counts["tokens"] and counts["documents"] == len(documents)
+    for r in made:
+        assert minimum <= len(r["tokens"]) <= length and r["starts"][0] == 0 and (np.diff(r["starts"]) > 0).all()
+        assert r["tokens"][0] != 0 != r["tokens"][-1] and (r["tokens"][r["starts"]] % length == 1 % length).all()
+        assert set(np.flatnonzero(r["tokens"] == 0) + 1) <= set(r["starts"].tolist())
+    if minimum == 1:
+        text = np.concatenate([np.zeros(0, np.int32), *(r["tokens"] for r in made)])
+        assert text[text > 0].tolist() == [i for sizes in documents for n in sizes for i in range(1, n + 1)]
+        for a, b in zip(made, made[1:]):  # full: what begins the next block did not fit
+            first = np.diff([*b["starts"], len(b["tokens"])])[0] - int(0 in b["tokens"][: [*b["starts"], len(b["tokens"])][1]])
+            assert len(a["tokens"]) + first + 1 > length
+
+
+@pytest.mark.parametrize("cut", [Sentences, FullSentences])
+def test_sentences_in_byte_level_pieces_are_the_text(cut):
+    """Spaces between sentences are pieces of the second, a line end is one; CJK sentences have none. DOC-SENTENCES do not cross documents."""
+    v, texts = EN_PD_BYTEBPE_4096, ["The whale. The sea!\nCall me. \tIshmael", "你好。再见。 Good"]
+    made = [v.decode(r["tokens"]) for r in cut(200)(texts, v)]
+    first, second = "The whale. The sea! Call me. Ishmael", "你好。再见。 Good"
+    assert made == ([f"{first}</s>{second}"] if cut is FullSentences else [first, second])
+
+
+def test_full_sentences_between_cls_and_sep():
+    """Masking adds <s> and the last </s>, never chooses one of the three, and pads with pad, 1."""
+    v = EN_PD_BYTEBPE_4096
+    (record,) = FullSentences(30)(["The whale swam. He sank.", "A dog ran."], v)
+    out = Masking(v, 32, rate=0.9).rows([record] * 50, [counter(0, "t", i, 0) for i in range(50)], [])
+    n, sep = len(record["tokens"]), int(np.flatnonzero(record["tokens"] == v.sep).item())
+    assert (out["targets"] == [v.cls, *record["tokens"], v.sep, *[v.pad] * (30 - n)]).all() and v.pad == 1
+    assert (out["tokens"][:, [0, 1 + sep, 1 + n]] == [v.cls, v.sep, v.sep]).all() and (out["tokens"][:, n + 2 :] == 1).all()
+    assert set(np.flatnonzero(out["weights"].any(0))) == set(range(1, n + 1)) - {1 + sep} and (out["segments"].sum(1) == n + 2).all()
 
 
 def test_joined_crosses_documents_and_keeps_a_last_long_enough(abc):
@@ -126,17 +179,17 @@ def test_joined_crosses_documents_and_keeps_a_last_long_enough(abc):
 @settings(derandomize=True, deadline=None)
 @given(st.lists(st.integers(0, 20), max_size=6), st.integers(1, 9))
 def test_joined_is_the_text(sizes, length):
-    vocabulary = type("Ids", (), {"encode": staticmethod(lambda text: np.arange(len(text), dtype=np.int32))})
+    vocabulary = type("Ids", (), {"spaces": False, "encode": staticmethod(lambda text: np.arange(len(text), dtype=np.int32))})
     made = [r["tokens"] for r in Joined(length)(["x" * n for n in sizes], vocabulary)]
     assert all(len(t) == length for t in made[:-1])
     assert np.concatenate([np.zeros(0, np.int32), *made]).tolist() == [i for n in sizes for i in range(n)]
 
 
 def test_settings_that_cannot_be():
-    for cut in (Blocks, Sentences, Joined):
+    for cut in (Blocks, Sentences, FullSentences, Joined):
         with pytest.raises(UserError, match="shortest block, 5, must lie in 1..4"):
             cut(4, minimum=5)
-    for cut in (Blocks, Stream, Sentences, Joined):
+    for cut in (Blocks, Stream, Sentences, FullSentences, Joined):
         with pytest.raises(UserError, match="a cut of 0 tokens"):
             cut(0)
 

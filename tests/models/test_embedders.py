@@ -32,6 +32,23 @@ def test_a_batch_longer_than_the_table_is_a_user_error():
         Positions(2, 6, key=jax.random.key(0))(BATCH)
 
 
+def test_positions_behind_those_of_pad():
+    """Pitfall 36: RoBERTa's begin at pad + 1; padding is at pad, a packed example begins at 2 again."""
+    layer = Positions(512, 6, offset=2, key=jax.random.key(0))
+    table = np.asarray(layer.table[...])
+    assert table.shape == (514, 6)
+    batch = {"tokens": jnp.array([[0, 5, 6, 2, 1, 1]]), "segments": jnp.array([[1, 1, 1, 1, 0, 0]])}
+    np.testing.assert_array_equal(layer(batch), table[[[2, 3, 4, 5, 1, 1]]])
+    packed = batch | {"segments": jnp.array([[1, 1, 2, 2, 2, 0]]), "positions": jnp.array([[0, 1, 0, 1, 2, 0]])}
+    np.testing.assert_array_equal(layer(packed), table[[[2, 3, 2, 3, 4, 1]]])
+    whole = lambda n: {"tokens": jnp.zeros((1, n), int), "segments": jnp.ones((1, n), int)}
+    np.testing.assert_array_equal(layer(whole(512)), table[None, 2:])
+    with pytest.raises(UserError, match="513 tokens long but the position table has 514 rows, of which 2 lie before the first token"):
+        layer(whole(513))
+    with pytest.raises(UserError, match="offset is -1; it must be at least 0"):
+        Positions(4, 6, offset=-1, key=jax.random.key(0))
+
+
 def test_the_embedder_sums_norms_and_drops():
     parts = {"tokens": part(Table, "tokens", 131, 6, init=1.0), "types": part(Table, "types", 3, 6, vocabulary=False, init=1.0)}
     make = lambda **options: Embedder(parts, 6, key=jax.random.key(0), **options)

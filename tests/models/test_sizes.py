@@ -3,6 +3,7 @@
 They are trained in tests/test_gin_files.py.
 """
 import functools
+import re
 from pathlib import Path
 
 import jax
@@ -12,7 +13,9 @@ import pytest
 from ptmjax import gin_folder
 from ptmjax.cli import config, session
 from tests.models.albert import albert
+from ptmjax.convert.network import shapes
 from tests.models.electra import electra
+from tests.models.roberta import roberta
 from tests.models.t5 import t5
 from tests.models.test_bert_size import listing
 
@@ -26,6 +29,7 @@ BERT |= {"bert_base_wwm": BERT["bert_base"], "structbert_base": BERT["bert_base"
          "spanbert_base": BERT["bert_base_mlm"] - CASED + 20 * 200 + 1736 * 768 + 768 + 768 * 768 + 768 + 4 * 768 + 28996,
          "spanbert_large": BERT["bert_large"] - (1024 * 1024 + 3 * 1024 + 2) - (30522 - 28996) * 1025
          + 20 * 200 + 2248 * 1024 + 1024 + 1024 * 1024 + 1024 + 4 * 1024 + 28996}
+ROBERTA = {"roberta_base": 124_697_433, "roberta_large": 355_412_057}
 T5 = {"t5_small": 60_506_624, "t5_base": 222_903_552, "t5_large": 737_668_096, "t5_v1_1_small": 76_961_152, "t5_v1_1_base": 247_577_856,
       "t5_v1_1_large": 783_150_080}
 ELECTRA = {"electra_small": 13_549_057, "electra_base": 109_483_009, "electra_large": 335_142_913}  # discriminators with their head
@@ -49,12 +53,36 @@ def count(name: str, *patterns: str) -> int:
 
 
 def test_every_file_is_counted_here():
-    assert {p.stem for p in gin_folder().glob("*.gin")} == {*BERT, *T5, *ELECTRA, *ALBERT, *BIG, *DEMOS}
+    assert {p.stem for p in gin_folder().glob("*.gin")} == {*BERT, *T5, *ROBERTA, *ELECTRA, *ALBERT, *BIG, *DEMOS}
 
 
-@pytest.mark.parametrize("name, parameters", [*BERT.items(), *T5.items()])
+@pytest.mark.parametrize("name, parameters", [*BERT.items(), *ROBERTA.items(), *T5.items()])
 def test_counts_as_published(name, parameters):
     assert count(name) == parameters
+
+
+@pytest.mark.parametrize("name, width, published", [("roberta_base", 768, 124_645_632), ("roberta_large", 1024, 355_359_744)])
+def test_robertas_with_the_pooler_that_they_are_counted_with(name, width, published):
+    """And positions, types, norms and rates as of the release; the documented line of another batch changes both."""
+    assert count(name, "model/embedder/*", "model/stack/*") + width * width + width == published
+    found, [build] = experiment(name)
+    net = shapes(build)["model"]
+    assert net.embedder.parts["positions"].table.shape == (514, width) and net.embedder.parts["types"].table.shape == (1, width)
+    assert net.embedder.norm.eps == net.heads["mlm"].norm.eps == net.stack.groups[0].norms["mlp"].eps == 1e-5
+    peak, warm = {"roberta_base": (6e-4, 24_000), "roberta_large": (4e-4, 30_000)}[name]
+    assert found.steps == 500_000 and found.stages[0].batch == 8192 and found.stages[0].task == "en_pd_full_512"
+    np.testing.assert_allclose([found.optimizer.rate(step, found.steps) for step in (warm // 2, warm, 499_999)],
+                               [peak / 2, peak, peak / (500_000 - warm)], rtol=1e-3)
+    assert found.optimizer.shared.clip is None and found.optimizer.shared.decay == 0.01
+
+
+def test_robertas_documented_batches_and_rates():
+    """fairseq's README.pretraining; the lines as the gin file has them."""
+    said = re.findall(r"--gin\.BATCH=(\d+) --gin\.PEAK=([\de.-]+\d)", (gin_folder() / "roberta_base.gin").read_text())
+    assert said == [("256", "1e-4"), ("2048", "5e-4"), ("8192", "7e-4")]
+    for batch, peak in said:
+        found = session.experiment(["roberta_base.gin"], [f"BATCH={batch}", f"PEAK={peak}"])
+        assert found.stages[0].batch == int(batch) and found.optimizer.rate(24_000, found.steps) == pytest.approx(float(peak))
 
 
 @pytest.mark.parametrize("name, parameters", ELECTRA.items())
@@ -115,7 +143,7 @@ def test_the_head_of_t5_v1_1_begins_as_t5xs():
 
 
 @pytest.mark.parametrize("name, build", [("t5_tiny", functools.partial(t5, (3, 2))), ("t5_v1_1_tiny", functools.partial(t5, (3, 2), v1_1=True)),
-                                         ("electra_tiny", electra), ("albert_tiny", functools.partial(albert, (2, 2)))])
+                                         ("electra_tiny", electra), ("albert_tiny", functools.partial(albert, (2, 2))), ("roberta_tiny", roberta)])
 def test_golden_shapes(name, build):
     """Checkpoints are read by these paths: a change here needs a conversion of old checkpoints. Rewrite the file by hand only."""
     assert listing(build()) == (GOLDEN / f"{name}_parameters.txt").read_text()

@@ -29,6 +29,7 @@ def by_heart(tmp_path, monkeypatch):
     ("spanbert_demo", ["linear.peak=2e-3"], {"accuracy": 0.95, "sbo_accuracy": 0.9}),
     ("structbert_demo", ["linear.peak=2e-3"], {"accuracy": 0.95, "order_accuracy": 0.95, "sentence_accuracy": 0.95}),
     ("unilm_demo", ["linear.peak=2e-3"], {"accuracy": 0.9, "nsp_accuracy": 0.95}),
+    ("roberta_demo", ["linear.peak=2e-3"], {"accuracy": 0.95}),
     ("t5_demo", ["rsqrt.warmup=50"], {"accuracy": 0.95}),
     ("electra_demo", ["linear.peak=2e-3"], {"generator_accuracy": 0.95}),
     ("electra_demo", ["linear.peak=2e-3", "Stage.frozen=['generator/*']"], {"f1": 0.9, "auc": 0.95}),
