@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from ptmjax.tasks.corpora import EN_PD_BYTEBPE_4096, EN_PD_SMALL
 
 from ptmjax.data.bytebpe import END, ByteBPE, bytewise
+from ptmjax.data.choices import Words
 from ptmjax.data.masking import Masking
 from ptmjax.data.order import counter
 from ptmjax.types import UserError
@@ -111,7 +112,7 @@ def test_whole_words_are_masked():
     places = np.split(np.arange(1, 14), np.cumsum([len(v.encode(word)) for word in words])[:-1])
     assert [len(p) for p in places] == [6, 2, 2, 3]
     example = {"tokens": v.encode("".join(words))}
-    out = Masking(v, 17, rate=0.5, whole=True).rows([example] * 400, [counter(0, "t", i, 0) for i in range(400)], [])
+    out = Masking(v, 17, rate=0.5, choice=Words()).rows([example] * 400, [counter(0, "t", i, 0) for i in range(400)], [])
     whole = np.stack([out["weights"][:, p].all(1) for p in places], 1)
     assert all((out["weights"][:, p].any(1) == w).all() for p, w in zip(places, whole.T)) and out["weights"][:, [0, *range(14, 17)]].sum() == 0
     assert ((0.1 < whole.mean(0)) & (whole.mean(0) < 0.9)).all()

@@ -12,8 +12,8 @@ import pytest
 
 from ptmjax import gin_folder
 from ptmjax.cli import config, session
-from tests.models.albert import albert
 from ptmjax.convert.network import shapes
+from tests.models.albert import albert
 from tests.models.electra import electra
 from tests.models.roberta import roberta
 from tests.models.t5 import t5

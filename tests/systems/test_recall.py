@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from ptmjax.data.choices import Ngrams, Tokens, Words, WordSpans, inverse
+from ptmjax.data.choices import Ngrams, Words, WordSpans, inverse
 from ptmjax.data.masking import Masking
 from ptmjax.data.pairs import Pairs
 from ptmjax.data.patterns import Patterns
@@ -49,9 +49,9 @@ def network(heads: dict, see, types: int):
     return partial(Network, partial(Embedder, parts, D, rate=0.0), partial(Context, see), stack, heads)
 
 
-def system(corruption, terms=(), heads={}, see=masks.full, types=2, ties={}) -> System:
-    heads = {"mlm": partial(VocabularyHead, V.size, D, init="fan_in"), **heads}
-    build = Build({"model": network(heads, see, types)}, {"model/heads/mlm/table": TABLE, **ties})
+def system(corruption, terms=(), heads=(), see=masks.full, types=2, ties=()) -> System:
+    heads = {"mlm": partial(VocabularyHead, V.size, D, init="fan_in"), **dict(heads)}
+    build = Build({"model": network(heads, see, types)}, {"model/heads/mlm/table": TABLE, **dict(ties)})
     return System(build, Encoding([Mlm(6), *terms]), corruption, records)
 
 
