@@ -17,11 +17,11 @@ def read_less(patch: pytest.MonkeyPatch, folder: Path, lines: int, **task) -> No
     """Every task reads the first `lines` of the shipped text, which are written to `folder`; fields of `task` replace its own."""
     with lzma.open(EN_PD_SMALL, "rt", encoding="utf-8") as text:
         (folder / "text.txt").write_text("".join(itertools.islice(text, lines)), encoding="utf-8")
-    in_place_of(patch, "task", lambda data: dataclasses.replace(adapters.read(data.stage.task), text=str(folder / "text.txt"), **task))
+    in_place_of(patch, Data, "task", lambda data: dataclasses.replace(adapters.read(data.stage.task), text=str(folder / "text.txt"), **task))
 
 
-def in_place_of(patch: pytest.MonkeyPatch, name: str, found: Callable[[Data], object]) -> None:
-    """A cached property of Data is another."""
+def in_place_of(patch: pytest.MonkeyPatch, cls: type, name: str, found: Callable[[object], object]) -> None:
+    """A cached property of a class is another."""
     other = functools.cached_property(found)
-    other.__set_name__(Data, name)
-    patch.setattr(Data, name, other)
+    other.__set_name__(cls, name)
+    patch.setattr(cls, name, other)

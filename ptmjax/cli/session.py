@@ -163,7 +163,7 @@ def rows(texts: Sequence[str], data: Data, mark: str | None = None) -> Batch:
         lists.append([cls, *first, *(i for part in others for i in (*masks, *part)), sep])
     tokens, segments = padded(lists, pad)
     out = {"tokens": tokens, "segments": segments, "weights": np.isin(tokens, masks).astype(np.float32)}
-    return out | ({"types": np.zeros_like(tokens)} if "types" in data.corruption.features else {})
+    return out | ({"types": np.zeros_like(tokens)} if "types" in data.features else {})
 
 
 def padded(lists: Sequence[Sequence[int]], pad: int) -> tuple[np.ndarray, np.ndarray]:
