@@ -19,7 +19,7 @@ ptmjax inspect --gin_file=t5_demo.gin --data='my/*.txt'       # of your own text
 """
 
 
-KNOWN = {"tokens", "targets", "weights", "segments", "positions", "types"}  # of one number a token, in our own corruptions
+KNOWN = {"tokens", "targets", "weights", "segments", "positions", "types", "languages"}  # of one number a token, in our own corruptions
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -101,7 +101,7 @@ def left_out(sample: Mapping[str, np.ndarray], records: Sequence[Mapping[str, np
     text = lambda ids, segments: int(((sample[segments] > 0) & ~np.isin(sample[ids], marks)).sum())
     sides = [("tokens", "segments"), ("targets", "decoder_segments")] if "decoder_segments" in sample else [
         ("targets" if "targets" in sample else "tokens", "segments")]
-    return 1 - sum(text(*side) for side in sides) / sum(len(records[i]["tokens"]) for i in sample["index"])
+    return 1 - sum(text(*side) for side in sides) / sum(int((~np.isin(records[i]["tokens"], marks)).sum()) for i in sample["index"])
 
 
 def rates(sample: Mapping[str, np.ndarray], vocabulary: Vocabulary, cut: float, of: str = "") -> Table:

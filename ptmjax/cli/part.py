@@ -105,6 +105,7 @@ HIGH = {  # what is counted -> (of what, the share from which it is told, what i
     "unknown tokens": ("tokens", 0.01, "characters that the vocabulary lacks: train one on this text, or take another"),
     "duplicates": ("documents", 0.05, "documents that repeat another: a model learns those by heart"),
     "dropped": ("documents", 0.1, "documents too short for a record: is a document a line? (--style=line, --field)"),
+    "too_long": ("documents", 0.05, "pairs of texts that are longer than a row: make rows longer"),
     "lone_sentences": ("documents", 0.1, "documents of one sentence, so that no next one follows: put blank lines between documents only"),
     "dropped_tokens": ("all tokens", 0.1, "tokens that fill no record: documents are short for rows of this length"),
     "invalid bytes": ("tokens", 0.001, "bytes that are not UTF-8: is the text in another encoding?"),

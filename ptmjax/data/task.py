@@ -68,8 +68,8 @@ class Task:
 
     def made_up(self) -> list[dict[str, np.ndarray]]:
         """Some records of a text that nobody wrote. A corruption gives them the shapes that it gives all others, so these are known
-        without the task's own text; the vocabulary's file is read."""
-        found = list(itertools.islice(self.cut(nonsense(), self.vocabulary), 8))
+        without the task's own text; the vocabulary's file is read. A cut of another kind of text has a `nonsense` of its own."""
+        found = list(itertools.islice(self.cut(getattr(self.cut, "nonsense", nonsense)(), self.vocabulary), 8))
         if not found:
             raise UserError(f"task {self.name}: its cut makes no record of {DOCUMENTS} documents of {LINES} lines each: its shapes are "
                             "known where its own text is read, by `ptmjax train --dry_run`")
