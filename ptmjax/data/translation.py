@@ -115,15 +115,14 @@ class Parallel:
         return made_up()
 
     def __call__(self, documents: Iterable[str], vocabulary: Vocabulary, counts: collections.Counter | None = None) -> Iterator[dict]:
-        """Yields tokens int32 [<= length], middle int32 [1]; `counts` gets documents, tokens, dropped, dropped_tokens, too_long."""
+        """Yields tokens int32 [<= length], middle int32 [1]; `counts` gets documents, tokens, dropped, too_long."""
         counts = collections.Counter() if counts is None else counts
         held, sep = ([], []), np.array([_symbol(vocabulary, "sep")], np.int32)
         for line in documents:
             sides = [vocabulary.encode(column) for column in columns(line, 2)]
             size = sum(map(len, sides))
             both, fits = len(sides) == 2 and all(map(len, sides)), size <= self.length
-            counts.update(documents=1, tokens=size * (both and fits), dropped=int(not both), too_long=int(not fits),
-                          dropped_tokens=size * (not (both and fits)))
+            counts.update(documents=1, tokens=size * (both and fits), dropped=int(not both), too_long=int(not fits))
             if not (both and fits):
                 continue
             if held[0] and sum(map(len, (*held[0], *held[1]))) + size + 2 > self.length:
