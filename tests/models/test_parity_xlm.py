@@ -37,7 +37,7 @@ def reference(weights: dict[str, np.ndarray], b: dict, more: dict):
     return out, {name: p.grad.numpy() for name, p in named.items()}
 
 
-@pytest.fixture(scope="module", params=[{}, {"gelu_activation": False}], ids=["gelu", "relu"])
+@pytest.fixture(scope="module", params=[{}, pytest.param({"gelu_activation": False}, marks=pytest.mark.slow)], ids=["gelu", "relu"])
 def both(request):
     b, build = bilingual(), tiny(**request.param)
     params, objective = wild(build), Encoding([Mlm(6)])
