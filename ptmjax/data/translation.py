@@ -26,10 +26,10 @@ class Cut(Protocol):
     def __call__(self, documents: Iterable[str], vocabulary: Vocabulary, counts: collections.Counter | None = None) -> Iterator[dict]: ...
 
 
-def columns(line: str, number: int) -> list[str]:
-    """The first `number` columns of a line, without the space around them; [] where it has less, or one of them is blank."""
-    found = [column.strip() for column in line.split("\t")[:number]]
-    return found if len(found) == number and all(found) else []
+def cell(line: str, column: int) -> str:
+    """What stands in a column of a line, without the space around it; "" where it has less columns."""
+    found = line.split("\t")
+    return found[column].strip() if column < len(found) else ""
 
 
 def made_up(columns: int = 2, lines: int = 2000) -> Iterator[str]:
@@ -57,9 +57,7 @@ class Column:
         return made_up(self.column + 1)
 
     def __call__(self, documents: Iterable[str], vocabulary: Vocabulary, counts: collections.Counter | None = None) -> Iterator[dict]:
-        counts = collections.Counter() if counts is None else counts
-        found = (line[self.column : self.column + 1] for line in (line.split("\t") for line in documents))
-        kept = (text for column in found if (text := "".join(column).strip()))
+        kept = (text for line in documents if (text := cell(line, self.column)))
         return self.cut(map("\n".join, iter(lambda: list(itertools.islice(kept, self.lines)), [])), vocabulary, counts)
 
 
@@ -119,9 +117,9 @@ class Parallel:
         counts = collections.Counter() if counts is None else counts
         held, sep = ([], []), np.array([_symbol(vocabulary, "sep")], np.int32)
         for line in documents:
-            sides = [vocabulary.encode(column) for column in columns(line, 2)]
+            sides = [vocabulary.encode(cell(line, column)) for column in (0, 1)]
             size = sum(map(len, sides))
-            both, fits = len(sides) == 2 and all(map(len, sides)), size <= self.length
+            both, fits = all(map(len, sides)), size <= self.length
             counts.update(documents=1, tokens=size * (both and fits), dropped=int(not both), too_long=int(not fits))
             if not (both and fits):
                 continue
