@@ -88,6 +88,7 @@ BATCH: dict[str, Kind] = {
     "segments": Kind(2, "int32", 0, "[B, L] number of the packed example in its row from 1; 0 is padding"),
     "positions": Kind(2, "int32", 0, "[B, L] position inside the packed example"),
     "types": Kind(2, "int32", 0, "[B, L] token type (sentence A 0, sentence B 1)"),
+    "languages": Kind(2, "int32", 0, "[B, L] number of the language of a token"),
     "label": Kind(1, "int32", 0, "[B] class of the row"),
     "pattern": Kind(1, "int32", 0, "[B] who sees whom in the row: the place in PATTERNS"),
     "visible": Kind(3, "bool", 0, "[B, L, L] query i may see key j"),

@@ -7,21 +7,30 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ptmjax.tasks.corpora import EN_PD_SMALL
+from ptmjax.tasks.corpora import EN_PD_SMALL, EN_ZH
 
 from ptmjax.cli.experiment import Data
 from ptmjax.data import adapters
+from ptmjax.data.task import Mixture, Task
 
 
 def read_less(patch: pytest.MonkeyPatch, folder: Path, lines: int, **task) -> None:
-    """Every task reads the first `lines` of the shipped text, which are written to `folder`; fields of `task` replace its own."""
-    with lzma.open(EN_PD_SMALL, "rt", encoding="utf-8") as text:
-        (folder / "text.txt").write_text("".join(itertools.islice(text, lines)), encoding="utf-8")
-    in_place_of(patch, "task", lambda data: dataclasses.replace(adapters.read(data.stage.task), text=str(folder / "text.txt"), **task))
+    """Every task reads the first `lines` of the shipped text that it names, which are written to `folder`; fields of `task` replace
+    its own."""
+    for shipped in (EN_PD_SMALL, EN_ZH):
+        with lzma.open(shipped, "rt", encoding="utf-8") as text:
+            (folder / Path(shipped).stem).write_text("".join(itertools.islice(text, lines)), encoding="utf-8")
+
+    def less(of: Task | Mixture) -> Task | Mixture:
+        if isinstance(of, Mixture):
+            return dataclasses.replace(of, parts=tuple(map(less, of.parts)))
+        return dataclasses.replace(of, text=str(folder / Path(of.text).stem), **task)
+
+    in_place_of(patch, Data, "task", lambda data: less(adapters.read(data.stage.task)))
 
 
-def in_place_of(patch: pytest.MonkeyPatch, name: str, found: Callable[[Data], object]) -> None:
-    """A cached property of Data is another."""
+def in_place_of(patch: pytest.MonkeyPatch, cls: type, name: str, found: Callable[[object], object]) -> None:
+    """A cached property of a class is another."""
     other = functools.cached_property(found)
-    other.__set_name__(Data, name)
-    patch.setattr(Data, name, other)
+    other.__set_name__(cls, name)
+    patch.setattr(cls, name, other)

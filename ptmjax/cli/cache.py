@@ -1,5 +1,6 @@
 """ptmjax cache: prepares the data of an experiment, here or on the workers of a Beam pipeline."""
 import argparse
+import itertools
 
 import jax
 from rich.console import Console
@@ -43,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
             loop.plan_of(experiment.stage(d), make_mesh("data=1", jax.devices()[:1]), experiment.seed, experiment.steps)
     config.check_used()
     for d in data:
-        for split in records.SPLITS:
-            console.print(str(records.build(d.task, split, str(args.cache), run=how).folder), highlight=False, markup=False)
+        for part, split in itertools.product(d.parts, records.SPLITS):
+            console.print(str(records.build(part.task, split, str(args.cache), run=how).folder), highlight=False, markup=False)
         console.print(d.told(), highlight=False, markup=False)
     return 0

@@ -31,15 +31,21 @@ def about(stage: loop.Stage, plan: Plan, data: Data) -> dict[str, str]:
         with kernels.noting() as noted:
             traced = make_step(plan).trace(plan.abstract, batch)
         compiled = traced.lower().compile()
-    work, epoch = flops(traced.jaxpr.jaxpr), len(data.training)
+    work = flops(traced.jaxpr.jaxpr)
     return {
         "task": data.task.name,
-        "steps": f"{stage.steps:,} of {plan.rows:,} rows: {stage.steps * plan.rows / epoch:,.1f} times the text",
+        "steps": f"{stage.steps:,} of {plan.rows:,} rows: {times(stage.steps * plan.rows, data)}",
         **rows_of_step(plan, batch),
         "attention by": ", ".join(sorted(noted)) or "no kernel: there is none",
         **rows_of_memory(memory.of_compiled(plan, batch, compiled)),
         "matrix products of a step": f"{flop(work)}, {flop(work * stage.steps)} in all steps, on all devices together",
     }
+
+
+def times(rows: int, data: Data) -> str:
+    """How often so many rows read the text; of a mixture, that of the task which is read least, and of that which is read most."""
+    found = sorted({f"{share * rows / len(part.training):,.1f}" for share, part in zip(data.shares.values(), data.parts)}, key=float)
+    return f"{' to '.join(dict.fromkeys((found[0], found[-1])))} times the text"
 
 
 def rows_of_step(plan: Plan, batch: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, str]:

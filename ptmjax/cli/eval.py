@@ -6,6 +6,7 @@ import json
 import jax
 
 from ptmjax.cli import folder, readout, session
+from ptmjax.cli.experiment import VALIDATION
 from ptmjax.parallel.mesh import make_mesh
 from ptmjax.parallel.sharding import rows_sharding
 from ptmjax.training import loop
@@ -41,9 +42,11 @@ def run(args: argparse.Namespace) -> int:
     plan = loop.plan_of(held.stage(data), mesh, held.seed, held.steps)
     plan = dataclasses.replace(plan, rows=rows, micro=1)
     step, params = session.parameters(args, held, plan.abstract.params)
+    evaluation, found = make_eval(plan.build, plan.objective, plan.seed), {}
     with jax.set_mesh(mesh):
-        found = loop.evaluate(plan, make_eval(plan.build, plan.objective, plan.seed), params, step, data.heldout(rows_sharding(mesh), rows))
+        for name, heldout in data.heldouts.items():
+            found[name] = loop.evaluate(plan, evaluation, params, step, heldout(rows_sharding(mesh), rows))
     data.prepare()
     if jax.process_index() == 0:
-        print(json.dumps({"step": step} | found | readout.baselines(data)))
+        print(json.dumps({"step": step} | found.pop(VALIDATION) | readout.baselines(data) | found))
     return 0

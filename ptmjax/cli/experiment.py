@@ -1,8 +1,7 @@
 """An experiment as a gin file names it: networks, stages, optimizer, mesh; and its parts as the trunk wants them."""
-import collections
 import contextlib
-import dataclasses
 import functools
+import itertools
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -15,9 +14,10 @@ import numpy as np
 
 from ptmjax.cli import quiet
 from ptmjax.cli.own import Own
+from ptmjax.cli.part import Part
 from ptmjax.data import loader, order
-from ptmjax.data.records import Records, build
-from ptmjax.data.task import Task
+from ptmjax.data.records import Records
+from ptmjax.data.task import Mixture, Task
 from ptmjax.objectives.base import Objective
 from ptmjax.parallel.distributed import first_alone
 from ptmjax.training import loop
@@ -26,6 +26,7 @@ from ptmjax.training.loop import Every, Optimizer
 from ptmjax.training.state import FSDP
 from ptmjax.types import INT32, UserError, at_least, at_most, one_of
 
+VALIDATION = "validation"  # what is held out, as a whole
 
 def physical_memory(limits: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int:
     """Bytes of this machine, or what a container or batch system leaves this process of them (control groups, versions 2 and 1)."""
@@ -42,9 +43,9 @@ def physical_memory(limits: Path = Path("/sys/fs/cgroup"), own: Path = Path("/pr
 
 @dataclass(frozen=True)
 class Stage:
-    """One part of a run. task: a name in SeqIO's registry; corruption and readout None: the task's own; streams: rows go on
-    from batch to batch (for objectives with carry); heldout: how many validation records are evaluated, None all; dupe_factor:
-    in how many ways a training record is corrupted (BERT's static masks), None afresh in every epoch."""
+    """One part of a run. task: a name in SeqIO's registries, of a task or a mixture; corruption and readout None: the task's own;
+    streams: rows go on from batch to batch (for objectives with carry); heldout: how many validation records (of each task) are
+    evaluated, None all; dupe_factor: in how many ways a training record is corrupted (BERT's static masks), None afresh in every epoch."""
 
     task: str
     objective: Objective
@@ -127,7 +128,7 @@ class Experiment:
         """A stage as the loop wants it; what the cache lacks is built when it first reads."""
         stage = data.stage
         return loop.Stage(self.build(stage), stage.objective, self.optimizer, data.batches, stage.steps, stage.batch, stage.micro,
-                          {"validation": data.heldout}, self.fsdp)
+                          data.heldouts, self.fsdp)
 
 
 def vocabulary_size(build: Build) -> int:
@@ -139,17 +140,16 @@ class Kept(NamedTuple):
     """What a work folder knows of a stage's data, so that its model can be used when the text is gone or another."""
 
     vocabulary: str | None = None  # a file
-    records: Mapping[str, str] = {}  # split -> name of the folder in the cache
+    records: Mapping[str, Sequence[str]] = {}  # split -> names of the folders in the cache, one a task
 
 
 @dataclass(frozen=True)
 class Data:
-    """A stage's data: records of its task from the cache, in the order and corruption of the run.
+    """A stage's data: records of its task, or of those of its mixture, from the cache, in the order and corruption of the run.
 
     number: of the stage, from 0. It is folded into the seed of order and corruption, so that two stages on one task read other
     batches and other masks; the first stage's are those of the seed alone. Held-out examples are the same in all stages.
-    on: gives the registered task another text (Own.task). kept: of a run that is read; the records are then those that it was
-    trained on, where the cache has them.
+    on: gives the registered task another text (Own.task). kept: of a run that is read.
     """
 
     stage: Stage
@@ -160,74 +160,95 @@ class Data:
     kept: Kept = Kept()
 
     @functools.cached_property
-    def task(self) -> Task:
+    def task(self) -> Task | Mixture:
         with quiet.imports():  # TensorFlow comes with it, so only a command that reads data pays for it
             import ptmjax.tasks  # noqa: F401  registers
             from ptmjax.data import adapters
 
         task, kept = adapters.read(self.stage.task), self.kept.vocabulary
         if self.on is None:
-            return dataclasses.replace(task, vocabulary=task.vocabulary.at(kept)) if kept else task
+            return task.at(kept) if kept else task
         first_alone(lambda: self.on(task, kept), "the vocabulary")  # which is then in the cache
         return self.on(task, kept)
 
-    @property
-    def corruption(self) -> Callable:
-        """Of training: the stage's own, or else its task's."""
-        return self.stage.corruption or self.task.corruption
+    @functools.cached_property
+    def parts(self) -> list[Part]:
+        """One a task."""
+        tasks, stage, seed = self.task.tasks, self.stage, self.seeds[0]
+        if stage.streams and len(tasks) > 1:
+            raise UserError(f"Stage.streams: the rows of {self.task.name!r}, a mixture, do not go on from batch to batch: name one "
+                            "task, or leave streams out")
+        walk = (lambda n: order.Streams(n, stage.batch, seed)) if stage.streams else (lambda n: order.Shuffled(n, seed))
+        kept = [{split: names[i] for split, names in self.kept.records.items() if len(names) == len(tasks)} for i in range(len(tasks))]
+        corruption = lambda task: stage.corruption or task.corruption
+        readout = lambda task: stage.readout or task.readout or corruption(task)
+        return [Part(task, corruption(task), readout(task), walk, self.seeds, self.cache, stage.dupe_factor, names)
+                for task, names in zip(tasks, kept)]
 
     @property
-    def readout(self) -> Callable:
-        """Of evaluation."""
-        return self.stage.readout or self.task.readout or self.corruption
+    def seeds(self) -> tuple[int, int]:
+        """Of training, and of what is held out."""
+        return self.seed + (self.number << 32), self.seed  # Experiment.seed has 32 bits, order.py takes 64
 
-    def records(self, split: str) -> Records:
-        """Built once: process 0 first, the others then find it by its name, without a look at the text; where their cache has it not (a
-        disk of their own), they build it. A fault of process 0 ends them all."""
-        name = first_alone(lambda: self.found(split, True).folder.name, f"the data of {self.stage.task}")
-        there = (self.cache / name).is_dir()
-        records = Records(self.cache / name) if there else self.found(split, False)
-        if records.folder.name != name:
-            me, other = jax.process_index(), records.folder.name
-            raise UserError(f"process {me} has {other} as data of {self.stage.task}, process 0 {name}: give all the same text and options")
-        return records
+    @property
+    def features(self) -> Sequence[str]:
+        """The keys of the corruption of training."""
+        return self.parts[0].corruption.features
 
-    def found(self, split: str, progress: bool) -> Records:
-        name = self.kept.records.get(split)
-        if name and (self.cache / name).is_dir():
-            return Records(self.cache / name)
-        return build(self.task, split, str(self.cache), progress=progress)
+    # ------------------------------------------------------------------ records
+    @functools.cached_property
+    def training(self) -> Records | loader.Joined:
+        return self.joined([part.training for part in self.parts])
 
     @functools.cached_property
-    def training(self) -> Records:
-        return self.records("train")
+    def validation(self) -> Records | loader.Joined:
+        return self.joined([part.validation for part in self.parts])
 
-    @functools.cached_property
-    def validation(self) -> Records:
-        return self.records("validation")
+    def joined(self, records: list[Records]) -> Records | loader.Joined:
+        return records[0] if len(records) == 1 else loader.Joined(records)
 
+    def prepare(self) -> None:
+        """All splits, built where they lack. To be called on all processes: they wait for each other."""
+        for part in self.parts:
+            part.training, part.validation  # noqa: B018
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Of each task, of the rows of training."""
+        return dict(zip((part.task.name for part in self.parts), self.task.shares([len(part.training) for part in self.parts])))
+
+    # ------------------------------------------------------------------ rows
     @functools.cached_property
     def source(self) -> loader.Source:
-        n, seed = len(self.training), self.seed + (self.number << 32)  # Experiment.seed has 32 bits, order.py takes 64
-        walk = order.Streams(n, self.stage.batch, seed) if self.stage.streams else order.Shuffled(n, seed)
-        return loader.Source(self.training, walk, self.corruption, seed, self.task.name, self.stage.dupe_factor)
+        sources = [part.source for part in self.parts]
+        walk = lambda: order.Mixed(tuple(len(s.records) for s in sources), tuple(self.shares.values()), self.seeds[0])
+        return sources[0] if len(sources) == 1 else loader.Mixed(sources, walk(), self.task.name)
 
     @functools.cached_property
     def heldout_source(self) -> loader.Source:
-        return loader.Source(self.validation, order.Sequential(len(self.validation)), self.readout, self.seed, self.task.name)
+        """Every record held out, one task after the other."""
+        sources = [part.heldout_source for part in self.parts]
+        return sources[0] if len(sources) == 1 else loader.Mixed(sources, order.Sequential(len(self.validation)), self.task.name)
 
     @property
     def spec(self) -> loop.Spec:
-        """Shapes and types of a row of training, for which neither text nor cache is read (Task.made_up)."""
-        records = self.task.made_up()
-        return loader.Source(records, order.Sequential(len(records)), self.corruption, self.seed, self.task.name).spec
+        """Shapes and types of a row of training, for which neither text nor cache is read."""
+        return loader.agreed(self.task.name, {part.task.name: part.spec for part in self.parts})
 
     def batches(self, sharding, rows: int, begin: int):
         return loader.batches(self.source, rows, sharding, begin)
 
-    def heldout(self, sharding, rows: int):
-        return loader.evaluation(self.heldout_source, rows, sharding, self.stage.heldout, streams=self.stage.streams)
+    @property
+    def heldouts(self) -> dict[str, loop.Heldout]:
+        """Of a mixture, each task by itself; and all that is held out. What is held out of a task is so evaluated twice: sums of all
+        are not known from the means of each."""
+        of = lambda part: lambda sharding, rows: loader.evaluation(part.heldout_source, rows, sharding, self.stage.heldout,
+                                                                  streams=self.stage.streams)
+        alone = {f"{VALIDATION}/{part.task.name}": of(part) for part in self.parts}
+        pooled = lambda sharding, rows: itertools.chain.from_iterable(one(sharding, rows) for one in alone.values())
+        return (alone if len(alone) > 1 else {}) | {VALIDATION: pooled}
 
+    # ------------------------------------------------------------------ checks
     def check_vocabulary(self, build: Build) -> None:
         """UserError where a parameter over a vocabulary has fewer entries than the task's: ids beyond would be read as the last."""
         size = self.task.vocabulary.size
@@ -243,58 +264,9 @@ class Data:
             raise UserError(f"{what} is {rows}; its rows of {row} bytes are more than the memory of this machine "
                             f"({there / 2**30:.0f} GiB): lower it")
 
-    def prepare(self) -> tuple[Records, Records]:
-        """Both splits, built where they lack. To be called on all processes: they wait for each other."""
-        return self.training, self.validation
-
     def told(self) -> str:
-        """What the cache says of both splits: records, documents, tokens, what was dropped, ill-formed, said before or unknown; a line
-        more for each share that is high."""
-        counts = collections.Counter()
-        for records in self.prepare():
-            counts.update({name: n for name, n in records.manifest["counts"].items() if name != "invalid"})
-        counts["invalid bytes"] = self.training.manifest["counts"].get("invalid", 0)
-        unk = self.task.vocabulary.unk
-        counts["unknown tokens"] = 0 if unk is None else int(sum(records.counts[unk] for records in self.prepare()))
-        more = ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in counts.items() if n)
-        said = f"{self.task.name}: {len(self.training):,} training and {len(self.validation):,} validation records ({more})"
-        return "\n".join([said, *warnings(counts), *few(len(self.validation)), *self.without_target()])
-
-    def without_target(self) -> list[str]:
-        """A line where many of the first SEEN rows of training, or of what is held out, have no place that is scored: their loss is 0
-        over 0, which is 0, and a run of such rows alone would look like one that has learnt all there is."""
-        sources = [s for s in (self.source, self.heldout_source) if "weights" in s.spec]
-        rows = [s.examples(np.arange(min(SEEN, len(s.records))))["weights"] > 0 for s in sources]
-        share = max((1 - x.any(1).mean() for x in rows), default=0.0)
-        return [f"warning: {share:.1%} of rows have nothing that is scored: their text is unknown characters, or words longer than what is "
-                "masked of a row"] if share > 0.1 else []
-
-
-FEW = 10  # held-out records: of fewer, one more or less moves every number held out
-SEEN = 256  # rows
-LONG = 200_000  # tokens of a document on average: a book has about as many
-HIGH = {  # what is counted -> (of what, the share from which it is told, what it means)
-    "unknown tokens": ("tokens", 0.01, "characters that the vocabulary lacks: train one on this text, or take another"),
-    "duplicates": ("documents", 0.05, "documents that repeat another: a model learns those by heart"),
-    "dropped": ("documents", 0.1, "documents too short for a record: is a document a line? (--style=line, --field)"),
-    "lone_sentences": ("documents", 0.1, "documents of one sentence, so that no next one follows: put blank lines between documents only"),
-    "dropped_tokens": ("all tokens", 0.1, "tokens that fill no record: documents are short for rows of this length"),
-    "invalid bytes": ("tokens", 0.001, "bytes that are not UTF-8: is the text in another encoding?"),
-}
-
-
-def few(heldout: int) -> list[str]:
-    """A line where hardly anything is held out."""
-    return [f"warning: {heldout} validation record{'s'[: heldout != 1]}: what is held out says little: give more text, or hold out more of "
-            "it (--holdout, the task's holdout)"] if heldout < FEW else []
-
-
-def warnings(counts: Mapping[str, int]) -> list[str]:
-    """A line for each share of `counts` that is high."""
-    of = {**counts, "all tokens": counts["tokens"] + counts["dropped_tokens"]}
-    long = counts["tokens"] / max(1, counts["documents"]) > LONG
-    few = f"warning: {counts['tokens']:,} tokens are in {counts['documents']:,} documents: is a document a line? (--style=line)"
-    said = [few] * long
-    shares = {name: counts[name] / of[whole] for name, (whole, _, _) in HIGH.items() if of.get(whole)}
-    return said + [f"warning: {shares[name]:.1%} of {whole.removeprefix('all ')} are {means}"
-            for name, (whole, most, means) in HIGH.items() if shares.get(name, 0) > most]
+        """What the cache says of its tasks (Part.told); of a mixture also their shares of the rows of training."""
+        lines = [part.told() for part in self.parts]
+        if len(lines) > 1:
+            lines = [f"{self.task.name}: " + ", ".join(f"{share:.1%} {name}" for name, share in self.shares.items()), *lines]
+        return "\n".join(lines)

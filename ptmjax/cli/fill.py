@@ -37,6 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     session.add_cache(parser)
     parser.add_argument("text", nargs="+", help=f"sentences with one or more {MARK}")
     parser.add_argument("--top", type=int, default=5, metavar="K", help="how many candidates to show (default: %(default)s)")
+    parser.add_argument("--language", type=int, default=0, metavar="N", help="that of the sentences, where the model has embeddings of "
+                        "languages (default: %(default)s)")
     parser.add_argument("--longest", type=int, default=8, metavar="N", help="most tokens of a span (default: %(default)s)")
 
 
@@ -51,11 +53,12 @@ def run(args: argparse.Namespace) -> int:
     stage, objective = held.stages[-1], held.stages[-1].objective
     data, build = session.data(args, held), held.build(stage)
     vocabulary, masked = data.task.vocabulary, masked_model(objective)
+    check_language(args.language, build)
     step, params = session.parameters(args, held, session.on_one_device(build))
     console = Console(soft_wrap=True)
     console.print(f"step {step} of {args.workdir}", highlight=False, markup=False)
     if masked is not None:
-        found = words(build, params, *masked, session.rows(args.text, data, MARK), args.top, vocabulary.size)
+        found = words(build, params, *masked, session.rows(args.text, data, MARK, args.language), args.top, vocabulary.size)
         show = show_words
     elif isinstance(objective, Seq2Seq):
         found, show = spans(build, params, objective, args.text, vocabulary, args.longest), show_spans
@@ -65,6 +68,15 @@ def run(args: argparse.Namespace) -> int:
     for text, one in zip(args.text, found):
         show(console, text, one, vocabulary)
     return 0
+
+
+def check_language(language: int, build: Build) -> None:
+    """UserError where the model knows no language of this number."""
+    known = min((leaf.sizes[0] for name, leaf in build.leaves.items() if name.endswith("/languages/table")), default=0)
+    at_least(0, **{"--language": language})
+    if language >= max(known, 1):
+        raise UserError(f"--language={language}: the model has " + (f"{known} languages, numbered from 0: name one of them" if known else
+                        "no embeddings of languages: leave it out"))
 
 
 def masked_model(objective: Objective) -> tuple[str, str] | None:

@@ -37,10 +37,12 @@ def described(data: Data) -> dict:
 
 
 def text(data: Data) -> dict:
-    """The keys of both splits in the cache (text, cut, holdout), the vocabulary, shapes."""
+    """The keys of both splits in the cache (text, cut, holdout), the vocabulary, shapes; of a mixture, a key a task, and their rates."""
     rows = {name: f"{kind}{list(shape)}" for name, (shape, kind) in sorted(data.source.spec.items())}
-    return {"task": data.task.name, "train": data.training.folder.name, "validation": data.validation.folder.name,
-            "vocabulary": data.task.vocabulary.fingerprint, "rows": rows}
+    of = {split: [getattr(part, name).folder.name for part in data.parts] for split, name in (("train", "training"), ("validation",) * 2)}
+    mixed = {"rates": {name: round(share, 9) for name, share in data.shares.items()}} if len(data.parts) > 1 else {}
+    return {"task": data.task.name, **{split: names if mixed else names[0] for split, names in of.items()},
+            "vocabulary": data.task.vocabulary.fingerprint, "rows": rows, **mixed}
 
 
 def sample(data: Data, rows: int = 8) -> str:
@@ -50,7 +52,8 @@ def sample(data: Data, rows: int = 8) -> str:
 
 
 MEANING = {"task": "task", "train": "training records (text, cut or holdout)", "validation": "validation records (text, cut or holdout)",
-           "vocabulary": "vocabulary", "rows": "row length or columns", "examples": "corruption (its numbers or its code)"}
+           "vocabulary": "vocabulary", "rows": "row length or columns", "rates": "rates of the mixture",
+           "examples": "corruption (its numbers or its code)"}
 
 
 def saved_data(workdir: epath.Path) -> list[dict]:
@@ -67,9 +70,10 @@ def saved_data(workdir: epath.Path) -> list[dict]:
 
 def kept(workdir: epath.Path, stage: int) -> Kept:
     """What the work folder knows of the data of a stage."""
-    names = {key: x for key, x in dict(enumerate(saved_data(workdir))).get(stage, {}).items() if isinstance(x, str)}
-    file = workdir / names.get(FILE, "none")
-    return Kept(str(file) if file.is_file() else None, {split: names[split] for split in SPLITS if split in names})
+    found = dict(enumerate(saved_data(workdir))).get(stage, {})
+    listed = lambda x: [name for name in (x if isinstance(x, list) else [x]) if isinstance(name, str)]
+    file = workdir / (*listed(found.get(FILE)), "none")[0]
+    return Kept(str(file) if file.is_file() else None, {split: listed(found[split]) for split in SPLITS if split in found})
 
 
 def check_data(workdir: epath.Path, stage: int, now: dict) -> None:

@@ -19,7 +19,7 @@ ptmjax inspect --gin_file=t5_demo.gin --data='my/*.txt'       # of your own text
 """
 
 
-KNOWN = {"tokens", "targets", "weights", "segments", "positions", "types"}  # of one number a token, in our own corruptions
+KNOWN = {"tokens", "targets", "weights", "segments", "positions", "types", "languages"}  # of one number a token, in our own corruptions
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,15 +36,17 @@ def run(args: argparse.Namespace) -> int:
         raise UserError("--examples counts from 0, --sample from 1")
     experiment = session.experiment(args.gin_files, args.gin_bindings, own.bindings(args))
     data, console = experiment.data(args.cache)[0], Console(soft_wrap=True)
-    source = data.heldout_source if args.readout else data.source
     console.print(data.told(), highlight=False, markup=False)
-    sample = source.examples(np.arange(min(args.sample, len(source.records))))
-    for i in range(min(args.examples, len(sample["index"]))):
-        row = {key: x[i] for key, x in sample.items()}
-        console.print(f"record {row['index']}{of_row(row)}", style="dim", highlight=False)
-        for line in (shown_both if "decoder_segments" in row else shown)(row, data.task.vocabulary):
-            console.print(line)
-    console.print(rates(sample, data.task.vocabulary, left_out(sample, source.records, data.task.vocabulary)))
+    for part in data.parts:
+        source = part.heldout_source if args.readout else part.source
+        sample = source.examples(np.arange(min(args.sample, len(source.records))))
+        of = f" of {part.task.name}" * (len(data.parts) > 1)
+        for i in range(min(args.examples, len(sample["index"]))):
+            row = {key: x[i] for key, x in sample.items()}
+            console.print(f"record {row['index']}{of}{of_row(row)}", style="dim", highlight=False)
+            for line in (shown_both if "decoder_segments" in row else shown)(row, data.task.vocabulary):
+                console.print(line)
+        console.print(rates(sample, data.task.vocabulary, left_out(sample, source.records, data.task.vocabulary), of))
     console.print(shapes(sample, experiment.stages[0].batch))
     return 0
 
@@ -110,7 +112,7 @@ def left_out(sample: Mapping[str, np.ndarray], records: Sequence[Mapping[str, np
     return 1 - sum(text(*side) for side in sides) / sum(int((~np.isin(records[i]["tokens"], marks)).sum()) for i in sample["index"])
 
 
-def rates(sample: Mapping[str, np.ndarray], vocabulary: Vocabulary, cut: float) -> Table:
+def rates(sample: Mapping[str, np.ndarray], vocabulary: Vocabulary, cut: float, of: str = "") -> Table:
     """Shares of real places that are scored, and of scored ones that are masked, kept or other; padding of all; with a decoder,
     of its places; cut: left_out()."""
     decoder, everywhere = "decoder_segments" in sample, np.ones((), bool)
@@ -128,7 +130,7 @@ def rates(sample: Mapping[str, np.ndarray], vocabulary: Vocabulary, cut: float) 
         mask, same = sample["tokens"] == vocabulary.mask, sample["tokens"] == sample["targets"]
         rows += [("shown as [MASK], of scored", mask, scored), ("kept, of scored", same, scored),
                  ("another token, of scored", ~mask & ~same, scored)]
-    table = Table("rate", f"of {len(real)} examples", title="rates")
+    table = Table("rate", f"of {len(real)} examples", title=f"rates{of}")
     for name, part, whole in rows:
         table.add_row(name.replace("[", "\\["), share(part, whole))
     table.add_row("cut off, of all tokens of the records", f"{cut:.4f}")

@@ -69,10 +69,14 @@ def axes(experiment: Experiment, build: Build, cache: Path) -> dict:
         "networks": {name: of_network(net) for name, net in nets.items()},
         "ties": dict(experiment.ties),
         "optimizer": name_of(experiment.optimizer),
-        "stages": [{"task": stage.task, "corruption": name_of(data.corruption), "steps": stage.steps, "batch": stage.batch,
+        "stages": [{"task": stage.task, "corruption": corruptions(data), "steps": stage.steps, "batch": stage.batch,
                     "objective": name_of(stage.objective), "losses": losses(stage, data)}
                    for stage, data in zip(experiment.stages, experiment.data(cache))],
     }
+
+
+def corruptions(data: Data) -> str:
+    return ", ".join(dict.fromkeys(name_of(part.corruption) for part in data.parts))
 
 
 def losses(stage: Stage, data: Data) -> list[str]:

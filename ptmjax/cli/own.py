@@ -42,6 +42,8 @@ class Own:
 
     def task(self, base: Task, size: int, cache: Path, kept: str | None = None) -> Task:
         """The task on this text. size: ids of the model's tables; kept: the file of the vocabulary, where a work folder has it."""
+        if len(base.tasks) > 1:
+            base.on(f"own_{base.name}", base.vocabulary)  # which a mixture refuses, before a vocabulary is trained
         paths = self.paths if isinstance(self.paths, str) else tuple(self.paths)
         given = {"text": paths, "style": self.style, "field": self.field, "holdout": self.holdout}
         sentinels = base.vocabulary.sentinels

@@ -7,7 +7,7 @@ from etils import epath
 from rich.table import Table
 
 from ptmjax.cli import folder
-from ptmjax.cli.experiment import Data
+from ptmjax.cli.experiment import VALIDATION, Data
 from ptmjax.training.metrics import on_disk, read_lines
 from ptmjax.types import UserError
 
@@ -26,29 +26,34 @@ def baselines(data: Data) -> dict[str, float]:
     can = np.union1d(data.task.vocabulary.ordinary, scored.nonzero()[0])
     p, share = (counts[can] + 1) / (counts[can] + 1).sum(), scored[can] / scored.sum()
     out = {"unigram": float(-(share * np.log(p)).sum()), "majority": float(share[p.argmax()])}
-    bound = getattr(data.source.corruption, "bound", lambda counts: {})(counts)
+    bound = getattr(data.parts[0].corruption, "bound", lambda counts: {})(counts) if len(data.parts) == 1 else {}
     return out | ({"no_context_bound": bound["bound"]} if "bound" in bound else {})
 
 
 def weight_of_ids(data: Data, size: int, batch: int = 256) -> np.ndarray:
     """[V]: with how much weight each id is a target held out."""
     out = np.zeros(size)
-    n = len(data.validation) if data.stage.heldout is None else min(data.stage.heldout, len(data.validation))
-    for begin in range(0, n, batch):
-        rows = data.heldout_source.examples(np.arange(begin, min(n, begin + batch)))
-        out += np.bincount(rows["targets"].ravel(), rows["weights"].ravel(), size)
+    for part in data.parts:
+        n = part.shown(data.stage.heldout)
+        for begin in range(0, n, batch):
+            rows = part.heldout_source.examples(np.arange(begin, min(n, begin + batch)))
+            out += np.bincount(rows["targets"].ravel(), rows["weights"].ravel(), size)
     return out
 
 
 def summary(workdir: epath.Path, data: Data) -> dict:
     """The last evaluation beside its baselines, written to summary.json."""
-    last = next((line for line in reversed(read_lines(workdir / "metrics.jsonl")) if "set" in line), None)
+    lines = read_lines(workdir / "metrics.jsonl")
+    last = next((line for line in reversed(lines) if line.get("set") == VALIDATION), None)
     if last is None:
         raise UserError(f"{workdir / 'metrics.jsonl'} holds no evaluation (was the file removed, or the run cut before its first?): "
                         f"`ptmjax eval --workdir={workdir}` measures the newest checkpoint")
     timing = read_lines(workdir / "timing.jsonl", "seconds", "tokens")
     out = last | baselines(data)
     out |= {"seconds": round(sum(line["seconds"] for line in timing), 1), "tokens": sum(line["tokens"] for line in timing)}
+    if sets := {line["set"].removeprefix(f"{VALIDATION}/"): line for line in lines if "set" in line and line["step"] == last["step"]
+                and line is not last}:
+        out["tasks"] = {name: {what: x for what, x in line.items() if what not in ("step", "set")} for name, line in sets.items()}
     told = folder.text(data)
     out |= {"data": {name: told[name] for name in ("task", "train", "vocabulary")}}
     with on_disk(workdir / "summary.json"):
@@ -85,7 +90,8 @@ def _no_control(path: epath.Path, why: str) -> UserError:
 
 def shown_masked(data: Data) -> str:
     """How the scored positions of the readout are shown, in the corruption's own words (its `view`), where it has any."""
-    return getattr(data.heldout_source.corruption, "view", "")
+    views = {getattr(part.readout, "view", "") for part in data.parts}
+    return views.pop() if len(views) == 1 else ""
 
 
 TOKENS = (("mlm", "accuracy"), ("mlm", "generator_accuracy"), ("seq2seq", "accuracy"))  # a loss on tokens, and its accuracy
@@ -136,6 +142,8 @@ def table(found: Mapping, control: Mapping | None, how: str, name: str, accuracy
         out.add_column(column, justify="right")
     line = lambda what, loss, hits, style="": out.add_row(what, shown(loss), hits if hits == "" else shown(hits), style=style)
     line("this run", found[name], found[accuracy], "bold")
+    for task, numbers in found.get("tasks", {}).items():
+        line(f"   {task}", numbers[name], numbers[accuracy])
     if control:
         what = f", {control['control']}" if isinstance(control.get("control"), str) else ""
         line(f"recorded control{what} ({control['step']} steps)", control[name], control[accuracy])
@@ -155,7 +163,7 @@ def curve(workdir: epath.Path, found: Mapping, how: str) -> None:
     lines = read_lines(workdir / "metrics.jsonl")
     finite = [line for line in lines if line.get("loss") is not None]
     train = [(line["step"], line["loss"]) for line in finite if "set" not in line]
-    held = [(line["step"], line["loss"]) for line in finite if "set" in line]
+    held = [(line["step"], line["loss"]) for line in finite if line.get("set") == VALIDATION]
     figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
     axes.plot(*zip(*train), color="tab:blue", alpha=0.35, linewidth=1, label="training batches (corrupted)")
     axes.plot(*zip(*held), color="tab:orange", marker="o", markersize=3, label=f"held out{how}")

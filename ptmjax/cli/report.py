@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ptmjax.cli import config, places
+from ptmjax.cli.experiment import VALIDATION
 from ptmjax.training.metrics import on_disk, read_lines
 from ptmjax.types import UserError
 
@@ -69,8 +70,9 @@ def read(folder: epath.Path, name: str) -> Run:
     lines, timing = read_lines(folder / "metrics.jsonl"), read_lines(folder / "timing.jsonl", "seconds", "tokens")
     if not lines:
         raise UserError(f"{folder / 'metrics.jsonl'} holds no line yet: let the run reach its first log, or leave it out")
-    of = lambda held: [line for line in lines if ("set" in line) == held]
-    return Run(name, config.saved_keys(folder), of(False), of(True), sum(x["tokens"] for x in timing), sum(x["seconds"] for x in timing))
+    of = lambda held: [line for line in lines if line.get("set") == held]
+    settings = config.saved_keys(folder)
+    return Run(name, settings, of(None), of(VALIDATION), sum(x["tokens"] for x in timing), sum(x["seconds"] for x in timing))
 
 
 # ------------------------------------------------------------------ the table

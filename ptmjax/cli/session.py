@@ -153,9 +153,9 @@ def symbols(vocabulary: Vocabulary, *names: str) -> list[int]:
     return [getattr(vocabulary, name) for name in names]
 
 
-def rows(texts: Sequence[str], data: Data, mark: str | None = None) -> Batch:
+def rows(texts: Sequence[str], data: Data, mark: str | None = None, language: int = 0) -> Batch:
     """CLS pieces SEP of every text, padded to the longest, `mark` in a text as MASK: tokens, segments, weights (1 at the masks),
-    and types (all 0) where the data have them."""
+    and types (all 0) and languages where the data have them."""
     v, lists = data.task.vocabulary, []
     cls, sep, pad, *masks = symbols(v, "cls", "sep", "pad", *["mask"] * (mark is not None))
     for text in texts:
@@ -166,7 +166,8 @@ def rows(texts: Sequence[str], data: Data, mark: str | None = None) -> Batch:
         lists.append([cls, *first, *(i for part in others for i in (*masks, *part)), sep])
     tokens, segments = padded(lists, pad)
     out = {"tokens": tokens, "segments": segments, "weights": np.isin(tokens, masks).astype(np.float32)}
-    return out | ({"types": np.zeros_like(tokens)} if "types" in data.corruption.features else {})
+    more = {"types": np.zeros_like(tokens), "languages": segments * np.int32(language)}
+    return out | {name: x for name, x in more.items() if name in data.features}
 
 
 def padded(lists: Sequence[Sequence[int]], pad: int) -> tuple[np.ndarray, np.ndarray]:

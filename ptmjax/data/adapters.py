@@ -1,12 +1,13 @@
-"""SeqIO: our tasks in its registry, so that plain seqio.get_dataset gives what the loader gives.
+"""SeqIO: our tasks and mixtures in its registries, so that plain seqio.get_dataset gives what the loader gives.
 
-SeqIO can mix them as it does any tasks; what it mixes is for its own users: ptmjax trains on one task, and read() refuses a Mixture.
+Of a mixture SeqIO gives the same examples at the same rates, but draws which task comes next, and `index` is the task's own number.
 The only file of data/ that imports seqio and tensorflow. seqio's own packers and EncoderFeatureConverter do not fit these
 features (they count non-zeros, and score only MASK): use neither.
 """
 import collections
 import dataclasses
 import difflib
+import functools
 from collections.abc import Iterator
 
 import numpy as np
@@ -17,7 +18,7 @@ import tensorflow_datasets as tfds
 from ptmjax.data import sources, text
 from ptmjax.data.order import counter, static
 from ptmjax.data.records import SPLITS, records
-from ptmjax.data.task import Task
+from ptmjax.data.task import Mixture, Task
 from ptmjax.types import UserError, at_least, kind_of
 
 
@@ -147,21 +148,58 @@ def register(task: Task, seed: int = 0, dupe_factor: int | None = None) -> seqio
     ids = seqio.PassThroughVocabulary(0)  # the features are ids already; its size is not read
     features = {
         key: seqio.Feature(ids, add_eos=False, dtype=tf.as_dtype(kind_of(key).dtype), rank=kind_of(key).rank - 1)
-        for key in (*task.corruption.features, "index")
+        for key in (*sorted(task.corruption.features), "index")
     }
     steps = [seqio.CacheDatasetPlaceholder(), Corrupt(task, source, seed, dupe_factor)]
     return seqio.TaskRegistry.add(task.name, source=source, preprocessors=steps, output_features=features)
 
 
-def read(name: str) -> Task:
-    """The task that was registered under `name`; UserError where there is none, or one that is not ours, or a Mixture."""
-    names = seqio.TaskRegistry.names()
-    if name in seqio.MixtureRegistry.names():
-        raise UserError(f"{name!r} is a Mixture of SeqIO, ptmjax trains on a task: name one, or give a Stage to each")
+class Mixed(seqio.Mixture):
+    """Of SeqIO's registry, one that knows ours."""
+
+    def __init__(self, mixture: Mixture):
+        self.mixture = mixture
+        rate = lambda task: dict(zip((t.name for t in mixture.tasks), self.shares))[task.name]
+        super().__init__(mixture.name, [(task.name, rate) for task in mixture.tasks])
+
+    @functools.cached_property
+    def shares(self) -> tuple[float, ...]:
+        """Where they follow from sizes, the text of every task is cut."""
+        size = lambda name: len(seqio.TaskRegistry.get(name).source.records("train")) if self.mixture.exponents else 1
+        return self.mixture.shares([size(task.name) for task in self.mixture.tasks])
+
+
+def register_mixture(mixture: Mixture, seed: int = 0, dupe_factor: int | None = None) -> seqio.Mixture:
+    """Adds the mixture to SeqIO's registry, and those of its tasks that are not yet there (register)."""
+    if mixture.name in seqio.TaskRegistry.names():
+        raise UserError(f"mixture {mixture.name!r} has the name of a task: give it another")
+    for task in mixture.tasks:
+        if task.name not in seqio.TaskRegistry.names():
+            register(task, seed, dupe_factor)
+        elif read(task.name) != task:
+            raise UserError(f"mixture {mixture.name}: another task is registered as {task.name!r}: give it another name")
+    found = Mixed(mixture)
+    seqio.MixtureRegistry.add_provider(mixture.name, found)
+    return found
+
+
+def read(name: str) -> Task | Mixture:
+    """The task or mixture that was registered under `name`, a Mixture that SeqIO itself made of our tasks too; UserError where there is
+    none, or one of tasks that are not ours."""
+    names, mixtures = seqio.TaskRegistry.names(), seqio.MixtureRegistry.names()
+    if name in mixtures:
+        found = seqio.MixtureRegistry.get(name)
+        if isinstance(found, Mixed):
+            return found.mixture
+        return Mixture(name, tuple(_ours(task) for task in found.tasks), tuple(found.get_rate(task) for task in found.tasks))
     if name not in names:
-        near = difflib.get_close_matches(name, names) or sorted(names)[:5]
+        near = difflib.get_close_matches(name, [*names, *mixtures]) or sorted(names)[:5]
         raise UserError(f"task {name!r} is not registered: did you mean {', '.join(near)}?")
-    for step in seqio.TaskRegistry.get(name).preprocessors:
+    return _ours(seqio.TaskRegistry.get(name))
+
+
+def _ours(task: seqio.Task) -> Task:
+    for step in task.preprocessors:
         if isinstance(step, Corrupt):
             return step.task
-    raise UserError(f"task {name!r} is SeqIO's own and has no ptmjax corruption: register it with ptmjax.data.adapters.register")
+    raise UserError(f"task {task.name!r} is SeqIO's own and has no ptmjax corruption: register it with ptmjax.data.adapters.register")

@@ -3,7 +3,9 @@
 Global batch s is rows [s * rows, (s + 1) * rows) of the order, on any mesh and any number of hosts. A process makes the rows that
 its devices hold, each once. The state of the data is s. B rows.
 """
+import bisect
 import copy
+import itertools
 import sys
 from collections.abc import Callable, Iterator, Sequence
 
@@ -12,7 +14,7 @@ import jax
 import numpy as np
 
 from ptmjax.data.order import Runs, Sequential, counter, static
-from ptmjax.types import BATCH, UserError, at_least, check
+from ptmjax.types import BATCH, INT32, UserError, at_least, at_most, check
 
 
 class Source:
@@ -60,7 +62,11 @@ class Source:
         Raises:
             ValueError: the corruption changes its keys, shapes or dtypes, which would compile the step again.
         """
-        out = self._make(*(x.tolist() for x in self.order(positions)))
+        return self.made(*(x.tolist() for x in self.order(positions)))
+
+    def made(self, record: list[int], epoch: list[int], start: list[bool]) -> dict[str, np.ndarray]:
+        """The same of records [B], as of these epochs."""
+        out = self._make(record, epoch, start)
         found = {key: (x.shape[1:], x.dtype) for key, x in out.items()}
         if found != self.spec:
             raise ValueError(f"task {self.name}, records {out['index']}: the corruption gave {found}, for record 0 {self.spec}")
@@ -69,6 +75,71 @@ class Source:
     def filler(self, rows: int) -> dict[str, np.ndarray]:
         """Rows that count for nothing: the pad value of every key (types.BATCH)."""
         return {key: np.full((rows, *shape), BATCH[key].pad, kind) for key, (shape, kind) in self.spec.items()}
+
+
+class Mixed(Source):
+    """example(position) of several sources at once: `order` names records by their number over all of them, one source after the other
+    (order.Mixed), and so does `index`. Each is read by its own source: its corruption, its name's randomness, its lookup.
+
+    Raises:
+        UserError: they give other keys, shapes or dtypes, or have more records than int32 counts.
+    """
+
+    def __init__(self, parts: Sequence[Source], order: Callable, name: str):
+        self.parts, self.order, self.name = tuple(parts), order, name
+        self.records, self.spec = Joined([part.records for part in parts]), parts[0].spec
+        at_most(INT32, **{f"the number of records of {name}": len(self.records)})
+        agreed(name, {part.name: part.spec for part in parts})
+
+    def made(self, record: list[int], epoch: list[int], start: list[bool]) -> dict[str, np.ndarray]:
+        out = {key: np.empty((len(record), *shape), kind) for key, (shape, kind) in self.spec.items()}
+        places: dict[int, list[int]] = {}
+        for row, r in enumerate(record):
+            places.setdefault(self.records.part(r), []).append(row)
+        for number, rows in places.items():
+            begin = self.records.begins[number]
+            made = self.parts[number].made(*([of[row] - minus for row in rows] for of, minus in ((record, begin), (epoch, 0))),
+                                           [start[row] for row in rows])
+            for key, x in made.items():
+                out[key][rows] = x
+            out["index"][rows] += begin
+        return out
+
+
+class Joined(Sequence):
+    """Records of several tasks by number, one task after the other."""
+
+    def __init__(self, parts: Sequence[Sequence[dict]]):
+        self.parts = parts
+        *self.begins, self._total = itertools.accumulate(map(len, parts), initial=0)
+
+    def part(self, index: int) -> int:
+        """Which task's."""
+        return bisect.bisect_right(self.begins, index) - 1
+
+    def __len__(self) -> int:
+        return self._total
+
+    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
+        if not 0 <= index < len(self):
+            raise IndexError(f"record {index} of {len(self)}")
+        return self.parts[self.part(index)][index - self.begins[self.part(index)]]
+
+    @property
+    def counts(self) -> np.ndarray:
+        """int64 [V]: how often each id occurs in all of them."""
+        return sum(part.counts for part in self.parts)
+
+
+def agreed(name: str, specs: dict[str, dict]) -> dict:
+    """The spec of the tasks of a mixture; UserError that names two where they differ."""
+    (first, one), *others = specs.items()
+    for other, spec in others:
+        if differ := sorted(key for key in one.keys() | spec.keys() if one.get(key) != spec.get(key)):
+            shown = lambda of: f"{of[differ[0]][1]}{list(of[differ[0]][0])}" if differ[0] in of else "none"
+            raise UserError(f"mixture {name}: {differ[0]!r} of {first!r} is {shown(one)}, of {other!r} {shown(spec)}: mix tasks whose rows "
+                            "have the same keys and shapes")
+    return one
 
 
 def _stack(examples: list[dict[str, np.ndarray]], name: str, record: list[int]) -> dict[str, np.ndarray]:

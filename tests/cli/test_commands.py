@@ -20,13 +20,15 @@ def home(tmp_path_factory):
     words = "the quick brown fox jumps over the lazy dog and runs into the deep dark wood".split()
     (folder / "my.txt").write_text("\n\n".join(f"story {i}. " + " ".join(words[(i * 7 + j) % 16] for j in range(60)) for i in range(90)))
     (folder / "tiny_task.py").write_text(
-        "from ptmjax.data.adapters import register\nfrom ptmjax.data.masking import Masking\nfrom ptmjax.data.task import Task\n"
+        "from ptmjax.data import adapters\nfrom ptmjax.data.adapters import register, register_mixture\n"
+        "from ptmjax.data.masking import Masking\nfrom ptmjax.data.task import Mixture, Task\n"
         "from ptmjax.data.windows import Blocks\nfrom ptmjax.tasks.corpora import EN_PD_4096, EN_PD_4096_SENTINELS\n"
         "def mlm(name, text, v=EN_PD_4096, **more):\n    m = Masking(v, 32, cap=5, **more)\n"
         "    register(Task(name, text, v, Blocks(30, minimum=4), m, m.readout()))\n"
         f"for name, v in (('typed', EN_PD_4096), ('typed_again', EN_PD_4096), ('typed_other', EN_PD_4096_SENTINELS)):\n"
         f"    mlm(name, {str(folder / 'my.txt')!r}, v, types=True)\n"
         f"mlm('tiny', {str(folder / 'my.txt')!r})\n"
+        f"register_mixture(Mixture('tiny_mixed', (adapters.read('typed'), adapters.read('typed_again')), rates=(3, 1)))\n"
         f"mlm('tiny_missing', {str(folder / 'none.txt')!r})\nmlm('tiny_empty', {str(folder / 'empty.txt')!r})\n"
         f"mlm('tiny_binary', {str(folder / 'binary.txt')!r})\n")
     (folder / "empty.txt").write_bytes(b"")
@@ -100,6 +102,36 @@ def test_train_eval_fill_and_a_second_call(ptmjax, home):
     assert code == 0 and len(out.splitlines()) == 1 + 3 + 2
     chances = [float(word.removesuffix("%")) for word in out.splitlines()[2].split()[1::2]]
     assert len(chances) == 3 and chances == sorted(chances, reverse=True) and sum(chances) <= 100 and "%" in out
+
+
+def test_a_mixture_is_a_task_to_every_command(ptmjax, home):
+    """Trained and stopped half-way, it ends as if it had not been; each task is evaluated by itself, and all together."""
+    mixed = ["--gin.Stage.task='tiny_mixed'", "--gin.Experiment.best='validation/typed_again/loss'"]
+    code, out, err = train(ptmjax, "--workdir=mixed", *mixed)
+    assert code == 0 and not err and "tiny_mixed: 75.0% typed, 25.0% typed_again" in out and "   typed_again" in out, out + err
+    lines, whole = read_lines(home / "mixed/metrics.jsonl"), (home / "mixed/metrics.jsonl").read_bytes()
+    sets = ["validation/typed", "validation/typed_again", "validation"]
+    assert [(line["step"], line.get("set")) for line in lines] == [(1, None), *((2, s) for s in (None, *sets)), (3, None), *((4, s) for s in (None, *sets))]
+    one, other, pooled = lines[-3:]
+    assert pooled["records"] == one["records"] + other["records"] and pooled["loss"] == pytest.approx((one["loss"] + other["loss"]) / 2, abs=0.05)
+    summary = json.loads((home / "mixed/summary.json").read_text())
+    assert summary["loss"] == pooled["loss"] and summary["tasks"]["typed"]["loss"] == one["loss"]
+    shutil.rmtree(home / "mixed/checkpoints/4")
+    code, out, _ = train(ptmjax, "--workdir=mixed", *mixed)
+    assert code == 0 and "going on from step 2 of 4" in out and (home / "mixed/metrics.jsonl").read_bytes() == whole
+    found = json.loads(ptmjax("eval", "--workdir=mixed")[1].splitlines()[-1])
+    assert found["loss"] == pytest.approx(pooled["loss"], rel=1e-5) and found["validation/typed"]["loss"] == pytest.approx(one["loss"], rel=1e-5)
+    assert ptmjax("fill", "--workdir=mixed", "the quick [MASK] fox")[0] == 0 and ptmjax("report", "mixed", "--out=mixed_report", cache=False)[0] == 0
+    code, out, _ = train(ptmjax, "--workdir=never", "--dry_run", *mixed)
+    assert code == 0 and "tiny_mixed" in out and "times the text" in out
+    code, out, _ = ptmjax("inspect", "--gin_file=tiny.gin", "--examples=1", *mixed)
+    assert code == 0 and "of typed\n" in out and "of typed_again\n" in out and out.count("shown as [MASK], of scored") == 2
+    code, out, _ = ptmjax("compile", "--gin_file=tiny.gin", "--topology=cpu:8", "--json", mixed[0], cache=False)
+    assert code == 0 and json.loads(out)["task"] == "tiny_mixed"
+    assert ptmjax("cache", "--gin_file=tiny.gin", mixed[0])[1].count("typed") >= 4
+    for command, more in (("inspect", ["--data=my.txt"]), ("train", ["--workdir=never", "--gin.Stage.streams=True"])):
+        code, _, err = ptmjax(command, "--gin_file=tiny.gin", *mixed, *more)
+        assert code == 2 and len(err.splitlines()) == 1 and "mixture" in err, err
 
 
 def test_the_best_step_is_kept_and_read(ptmjax, home):

@@ -6,16 +6,21 @@ import types
 from functools import partial as part
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from etils import epath
+from jax.sharding import NamedSharding, PartitionSpec
 
-from ptmjax.cli import folder
-from ptmjax.cli.experiment import Data, Experiment, Kept, Stage, few, physical_memory, warnings
-from ptmjax.data import adapters
+from ptmjax.cli import folder, readout
+from ptmjax.cli.experiment import Data, Experiment, Kept, Stage, physical_memory
+from ptmjax.cli.own import Own
+from ptmjax.cli.part import few, warnings
+from ptmjax.data import adapters, loader
 from ptmjax.data.choices import Words
 from ptmjax.data.masking import Masking
-from ptmjax.data.task import Task
+from ptmjax.data.order import Sequential
+from ptmjax.data.task import Mixture, Task
 from ptmjax.data.vocabulary import SentencePiece
 from ptmjax.data.windows import Blocks
 from ptmjax.data.wordpiece import WordPiece
@@ -76,7 +81,7 @@ def test_a_work_folder_keeps_the_vocabulary_and_names_the_records(tmp_path, monk
     monkeypatch.setattr(adapters, "read", lambda name: dataclasses.replace(task, vocabulary=WordPiece(str(tmp_path / "vocab.txt"), lower=False)))
     kept = folder.kept(epath.Path(tmp_path / "run"), 0)
     again = Data(stage(), 3, tmp_path / "cache", kept=kept)
-    assert again.task.vocabulary.encode("A sea").tolist() == [8, 5] and [len(x) for x in again.prepare()] == [len(x) for x in data.prepare()]
+    assert again.task.vocabulary.encode("A sea").tolist() == [8, 5] and [len(x) for x in (again.training, again.validation)] == [len(x) for x in (data.training, data.validation)]
     folder.check_vocabulary(epath.Path(tmp_path / "run"), again, 0)
     for other in (Data(stage(), 3, tmp_path / "empty", kept=kept), Data(stage(), 3, tmp_path / "cache")):
         with pytest.raises(UserError, match="t.txt does not exist|vocab.txt cannot be read"):
@@ -173,10 +178,10 @@ def test_rows_without_a_target_are_told(tmp_path, monkeypatch):
     for known in (60, 40, 0):
         text.write_text("\n\n".join(f"of the sea {i}" if i < known else f"zqxjkv{i}" for i in range(60)))
         monkeypatch.setattr(Data, "task", Task("static", str(text), V, Blocks(16), Masking(V, 18, choice=Words()), holdout=6))
-        found[known] = Data(stage(), 3, tmp_path / f"cache{known}").without_target()
+        found[known] = Data(stage(), 3, tmp_path / f"cache{known}").parts[0].without_target()
     assert found[60] == [] and len(found[40]) == 1 and found[0][0].startswith("warning: 100.0% of rows have nothing that is scored")
     label = lambda example, rng, lookup: {"label": np.int32(1)}
-    assert Data(stage(corruption=label, readout=label), 3, tmp_path / "cache0").without_target() == []
+    assert Data(stage(corruption=label, readout=label), 3, tmp_path / "cache0").parts[0].without_target() == []
 
 
 @pytest.mark.parametrize("counts, told", [
@@ -197,3 +202,68 @@ def test_a_share_of_the_text_that_is_high_is_told(counts, told):
 
 def test_hardly_anything_held_out_is_told():
     assert few(10) == [] and few(9)[0].startswith("warning: 9 validation records: what is held out says little: ") and "1 validation record:" in few(1)[0]
+
+
+# ------------------------------------------------------------------ mixtures
+def mixed(tmp_path, monkeypatch, rates=(3, 1), **more):
+    """A stage on two texts, of which the second is shorter."""
+    for name, n in (("long", 120), ("short", 40)):
+        (tmp_path / f"{name}.txt").write_text("\n\n".join(f"Document {i} of the {name} sea and the whale, and of more." for i in range(n)))
+    tasks = [Task(name, str(tmp_path / f"{name}.txt"), V, Blocks(16, minimum=12), Masking(V, 18, rate=0.5), holdout=6) for name in ("long", "short")]
+    mixture = Mixture("both", tuple(tasks), rates)
+    monkeypatch.setattr(adapters, "read", lambda name: mixture)
+    return Data(stage(**more), 3, tmp_path / "cache"), tasks
+
+
+def test_a_stage_on_a_mixture(tmp_path, monkeypatch):
+    """Its rows are those of its tasks, at their rates; each is cached as by itself, and described."""
+    data, tasks = mixed(tmp_path, monkeypatch)
+    record, epoch, _ = data.source.order(np.arange(640))
+    n = len(data.parts[0].training)
+    assert (record < n).sum() == 480 and data.shares == {"long": 0.75, "short": 0.25} and len(data.training) == n + len(data.parts[1].training)
+    alone = loader.Source(data.parts[1].training, Sequential(1), tasks[1].corruption, 3, "short")
+    made = data.source.examples(np.arange(64))
+    for row in np.flatnonzero(record[:64] >= n):
+        own = alone.made([record[row] - n], [epoch[row]], [True])
+        assert all((own[key][0] == made[key][row]).all() for key in own if key != "index") and made["index"][row] == record[row]
+    assert data.spec == data.source.spec == data.heldout_source.spec and data.features == tasks[0].corruption.features
+    told = folder.described(data)
+    assert told["task"] == "both" and told["rates"] == {"long": 0.75, "short": 0.25}
+    assert [name.split("-")[0] for name in told["train"]] == ["long", "short"] == [name.split("-")[0] for name in told["validation"]]
+    assert data.told().startswith("both: 75.0% long, 25.0% short\nlong: ") and "\nshort: " in data.told()
+    other, _ = mixed(tmp_path, monkeypatch, (1, 1))
+    assert folder.described(other) == told | {"rates": {"long": 0.5, "short": 0.5}, "examples": folder.sample(other)}
+
+
+def test_what_is_held_out_of_a_mixture(tmp_path, monkeypatch):
+    """Each task by itself, and all of it: every record once."""
+    data, _ = mixed(tmp_path, monkeypatch, heldout=9)
+    rows = NamedSharding(jax.make_mesh((1,), ("data",), devices=jax.devices()[:1]), PartitionSpec("data"))
+    sets = {name: list(of(rows, 4)) for name, of in data.heldouts.items()}
+    assert list(sets) == ["validation/long", "validation/short", "validation"]
+    seen = {name: [i for batch in batches for i in batch["index"].tolist() if i >= 0] for name, batches in sets.items()}
+    n = min(9, len(data.parts[1].validation))
+    assert seen == {"validation/long": [*range(9)], "validation/short": [*range(n)], "validation": [*range(9), *range(n)]}
+    assert readout.weight_of_ids(data, V.size).sum() == sum(float(batch["weights"].sum()) for batch in sets["validation"])
+    assert readout.baselines(data)["unigram"] > 0 and "no_context_bound" not in readout.baselines(data)
+
+
+def test_what_a_work_folder_keeps_of_a_mixture(tmp_path, monkeypatch):
+    data, _ = mixed(tmp_path, monkeypatch)
+    (tmp_path / "run").mkdir()
+    folder.write(epath.Path(tmp_path / "run"), [folder.described(data)], V, False)
+    kept = folder.kept(epath.Path(tmp_path / "run"), 0)
+    for name in ("long", "short"):
+        (tmp_path / f"{name}.txt").unlink()
+    again = Data(stage(), 3, tmp_path / "cache", kept=kept)
+    again.prepare()
+    assert folder.described(again) == folder.described(data) and again.task.vocabulary.path == str(tmp_path / "run/vocabulary.model")
+
+
+def test_what_a_mixture_has_not(tmp_path, monkeypatch):
+    data, _ = mixed(tmp_path, monkeypatch, streams=True)
+    with pytest.raises(UserError, match="Stage.streams: the rows of 'both', a mixture, do not go on"):
+        data.source
+    own = Own(str(tmp_path / "long.txt"))
+    with pytest.raises(UserError, match="'both' is a mixture of long, short, each of a text of its own"):
+        own.task(data.task, 100, tmp_path)

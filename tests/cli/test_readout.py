@@ -43,8 +43,10 @@ def data(corruption, shown):
     source = lambda c: Source(RECORDS, Sequential(len(RECORDS)), c, 0, "t")
     counts = np.bincount(np.concatenate([r["tokens"] for r in RECORDS]), minlength=V.size)
     counts[V.unk], counts[V.sep] = 10**6, 10**5  # much of the text, and never a target of these
-    return types.SimpleNamespace(source=source(corruption), heldout_source=source(shown), validation=Held(RECORDS),
-                                 training=types.SimpleNamespace(counts=counts, folder=Path("t-train-1")),
+    part = types.SimpleNamespace(corruption=corruption, readout=shown, heldout_source=source(shown), shown=lambda heldout: len(RECORDS),
+                                 training=types.SimpleNamespace(folder=Path("t-train-1")), validation=Held(RECORDS))
+    return types.SimpleNamespace(source=source(corruption), heldout_source=source(shown), parts=[part], shares={"t": 1.0},
+                                 training=types.SimpleNamespace(counts=counts),
                                  stage=types.SimpleNamespace(heldout=None), task=types.SimpleNamespace(name="t", vocabulary=V))
 
 

@@ -117,3 +117,17 @@ def test_a_model_that_was_trained_by_another_platforms_kernel_can_be_used_here(t
     held = session.saved(epath.Path(tmp_path))
     held.build(held.stages[0])
     assert f"{network}.kernel = 'auto'" in config.operative() and "splash" not in config.operative()
+
+
+def test_the_language_of_a_text(monkeypatch):
+    """Numbers of languages where the data have them, padding aside; one that the model does not know is refused."""
+    monkeypatch.setattr(Data, "features", ("tokens", "languages"))
+    found = session.rows(["a b c", "a"], data(), language=3)
+    assert (found["languages"] == 3 * found["segments"]).all() and found["languages"].dtype == np.int32 and "types" not in found
+    leaf = SimpleNamespace(sizes=(2, 8))
+    fill.check_language(1, SimpleNamespace(leaves={"model/embedder/parts/languages/table": leaf}))
+    fill.check_language(0, SimpleNamespace(leaves={}))
+    for language, leaves, said in ((2, {"model/embedder/parts/languages/table": leaf}, "2 languages, numbered from 0"), (1, {}, "no embeddings of languages"),
+                                   (-1, {}, "--language is -1")):
+        with pytest.raises(UserError, match=said):
+            fill.check_language(language, SimpleNamespace(leaves=leaves))

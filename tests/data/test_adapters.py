@@ -18,7 +18,7 @@ from ptmjax.data.order import Shuffled
 from ptmjax.data.pairs import Pairs
 from ptmjax.data.records import build
 from ptmjax.data.spans import Spans
-from ptmjax.data.task import Task
+from ptmjax.data.task import Mixture, Task
 from ptmjax.data.trainers import train_wordpiece
 from ptmjax.data.vocabulary import SentencePiece
 from ptmjax.data.windows import Blocks, Joined, Segmented, Sentences
@@ -143,14 +143,45 @@ def test_get_dataset_and_mixtures(tasks):
     try:
         ds = seqio.get_mixture_or_task("both_mix").get_dataset({"tokens": 18}, split="train", shuffle=False, num_epochs=1)
         mixed = [key_of(e) for e in ds.as_numpy_iterator()]
-        with pytest.raises(UserError, match="'both_mix' is a Mixture of SeqIO, ptmjax trains on a task"):
-            adapters.read("both_mix")
+        assert adapters.read("both_mix") == Mixture("both_mix", (tasks[0],), (1.0,))  # of our tasks: it can be trained on
     finally:
         seqio.MixtureRegistry.remove("both_mix")
     assert sorted(mixed) == sorted(map(key_of, through_seqio("both_mlm")))
     as_it_is = seqio.PassThroughFeatureConverter()
     plain = seqio.get_dataset("both_mlm", {"tokens": 18}, feature_converter=as_it_is, dataset_split="train", shuffle=False)
     assert sorted(map(key_of, plain.as_numpy_iterator())) == sorted(mixed)
+
+
+def test_a_mixture_through_both_routes(tasks, english, tmp_path):
+    """SeqIO draws which task comes next; every example that it gives is one that the loader gives, at the same rates."""
+    first = tasks[0]
+    longer = dataclasses.replace(first, name="both_longer", cut=Blocks(8, minimum=3))
+    one = Mixture("both_two", (first, longer), exponent=0.5)
+    mixture = Mixture("both_nested", (one, dataclasses.replace(first, name="both_again")), rates=(3, 1))
+    adapters.register_mixture(one, seed=5)
+    adapters.register_mixture(mixture, seed=5)
+    try:
+        assert adapters.read("both_two") == one and adapters.read("both_nested") == mixture and adapters.read("both_longer") == longer
+        found = through_seqio("both_nested", num_epochs=2)
+        parts = [build(task, "train", str(tmp_path), workers=1, progress=False) for task in mixture.tasks]
+        sources = [loader.Source(records, Shuffled(len(records)), task.corruption, 5, task.name) for task, records in zip(mixture.tasks, parts)]
+        ours = [{key_of(s.example(p)) for p in range(2 * len(s.records))} for s in sources]
+        seen = np.array([[key_of(e) in task for task in ours] for e in found])
+        assert seen.any(1).all()
+        shares = mixture.shares([len(records) for records in parts])
+        n, m = len(parts[0]), len(parts[1])
+        assert shares == pytest.approx([0.75 * n**0.5 / (n**0.5 + m**0.5), 0.75 * m**0.5 / (n**0.5 + m**0.5), 0.25])
+        rates = [seqio.get_mixture_or_task("both_nested").get_rate(seqio.TaskRegistry.get(task.name)) for task in mixture.tasks]
+        assert rates == pytest.approx(shares) and np.abs(seen.mean(0) - shares).max() < 0.1
+        with pytest.raises(UserError, match="mixture 'both_mlm' has the name of a task"):
+            adapters.register_mixture(Mixture("both_mlm", (first,), (1,)))
+        with pytest.raises(UserError, match="another task is registered as 'both_mlm'"):
+            adapters.register_mixture(Mixture("both_three", (dataclasses.replace(first, holdout=7),), (1,)))
+    finally:
+        for name in ("both_two", "both_nested"):
+            seqio.MixtureRegistry.remove(name)
+        for name in ("both_longer", "both_again"):
+            seqio.TaskRegistry.remove(name)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 from ptmjax.data import loader
 from ptmjax.data.loader import Source, batches, evaluation
 from ptmjax.data.masking import Masking
-from ptmjax.data.order import Sequential, Shuffled, Streams
+from ptmjax.data.order import Mixed, Sequential, Shuffled, Streams
 from ptmjax.data.records import records
 from ptmjax.data.task import Task
 from ptmjax.data.windows import Blocks
@@ -296,3 +296,71 @@ def test_any_mesh_gives_the_same_global_batch():
     run = subprocess.run([sys.executable, "-c", MESHES], env=env, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     assert run.stdout.strip() == "a batch of 12 rows does not divide into the mesh's 8 parts: use a multiple of 8"
+
+
+# ------------------------------------------------------------------ mixtures
+def looked(example, rng, lookup):
+    """A draw, and how many records its task has."""
+    return copy_tokens(example, rng, lookup) | {"row_weights": np.float32(len(lookup))}
+
+
+def mixture():
+    """Three tasks of 50, 7 and 20 records; those of the second begin with its number."""
+    texts = [RECORDS, [{"tokens": np.array([100 + i, 1], np.int32)} for i in range(7)], RECORDS[:20]]
+    parts = [Source(records, Shuffled(len(records), 1), looked, 3, name) for records, name in zip(texts, "abc")]
+    return parts, loader.Mixed(parts, Mixed((50, 7, 20), (0.5, 0.2, 0.3), 4), "mixture")
+
+
+def test_rows_of_a_mixture_are_those_of_its_tasks():
+    """Randomness by the task's own name, record and epoch; lookup is the task's own text; index counts over all."""
+    parts, source = mixture()
+    begins = [0, 50, 57]
+    record, epoch, _ = source.order(np.arange(640))
+    batch = source.examples(np.arange(640))
+    assert batch["index"].tolist() == record.tolist() and sorted(set(record)) == list(range(77)) and epoch.max() > 10
+    for row, (r, e) in enumerate(zip(record.tolist(), epoch.tolist())):
+        number = np.searchsorted(begins, r, "right") - 1
+        own = parts[number].made([r - begins[number]], [e], [True])
+        equal({key: x[row] for key, x in batch.items()} | {"index": r - begins[number]}, {key: x[0] for key, x in own.items()})
+        assert batch["row_weights"][row] == (50, 7, 20)[number]
+
+
+@pytest.mark.parametrize("hosts", [1, 2, 4])
+def test_hosts_read_the_same_rows_of_a_mixture(monkeypatch, hosts):
+    """And so does a run that begins anywhere."""
+    _, source = mixture()
+    monkeypatch.setattr(loader, "_place", lambda local, *rest: local)
+    part = lambda host: python_types.SimpleNamespace(
+        shard_shape=lambda shape: shape, addressable_devices_indices_map=lambda shape: {0: (slice(host * 8 // hosts, (host + 1) * 8 // hosts),)})
+    read = lambda begin: [list(batches(source, 8, part(host), begin, 40)) for host in range(hosts)]
+    for begin in (0, 17):
+        for step, held in enumerate(zip(*read(begin)), begin):
+            equal({key: np.concatenate([x[key] for x in held]) for key in held[0]}, source.examples(step * 8 + np.arange(8)))
+
+
+def test_records_of_a_mixture_by_number():
+    parts, source = mixture()
+    joined = source.records
+    assert len(joined) == 77 and [len(list(joined)), joined[50]["tokens"][0], joined[76]["tokens"][0]] == [77, 100, RECORDS[19]["tokens"][0]]
+    for beyond in (-1, 77):
+        with pytest.raises(IndexError):
+            joined[beyond]
+    found = list(evaluation(loader.Mixed(parts, Sequential(77), "mixture"), 8, sharding()))
+    assert np.concatenate([b["index"] for b in found]).tolist() == [*range(77), -1, -1, -1]
+
+
+def test_tasks_that_do_not_go_together_are_named(english):
+    a, b = (Source(RECORDS, Sequential(50), Masking(english, n), 0, f"of {n}") for n in (12, 13))
+    with pytest.raises(UserError, match=r"mixture m: 'segments' of 'of 12' is int32\[12\], of 'of 13' int32\[13\]"):
+        loader.Mixed([a, b], Sequential(100), "m")
+    c = Source(RECORDS, Sequential(50), Masking(english, 12, types=True), 0, "typed")
+    with pytest.raises(UserError, match=r"mixture m: 'types' of 'of 12' is none, of 'typed' int32\[12\]"):
+        loader.Mixed([a, c], Sequential(100), "m")
+
+    class Many(list):
+        def __len__(self):
+            return 2**30
+
+    huge = Source(Many(RECORDS), Sequential(2**30), Masking(english, 12), 0, "huge")
+    with pytest.raises(UserError, match="the number of records of m is 2147483648; it must be at most"):
+        loader.Mixed([huge, huge], Sequential(5), "m")

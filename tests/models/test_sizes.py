@@ -35,6 +35,8 @@ T5 = {"t5_small": 60_506_624, "t5_base": 222_903_552, "t5_large": 737_668_096, "
 ELECTRA = {"electra_small": 13_549_057, "electra_base": 109_483_009, "electra_large": 335_142_913}  # discriminators with their head
 ALBERT = {"albert_base": 11_683_584, "albert_large": 17_683_968, "albert_xlarge": 58_724_864, "albert_xxlarge": 222_595_584}  # with pooler
 BIG = {"t5_3b": (24, 1024, 32, 128, 16384), "t5_11b": (24, 1024, 128, 128, 65536)}  # layers a side, width, heads, head size, hidden
+MULTILINGUAL = {  # transformers' XLMWithLMHeadModel, and XLMRobertaForMaskedLM without the one row of token types, which fairseq has not
+    "xlm_mlm_tlm": 249_071_384, "xlmr_base": 278_295_186 - 768, "xlmr_large": 560_142_482 - 1024}
 DEMOS = sorted(p.stem for p in gin_folder().glob("*_demo.gin"))
 
 
@@ -53,10 +55,11 @@ def count(name: str, *patterns: str) -> int:
 
 
 def test_every_file_is_counted_here():
-    assert {p.stem for p in gin_folder().glob("*.gin")} == {*BERT, *T5, *ROBERTA, *ELECTRA, *ALBERT, *BIG, *DEMOS}
+    assert {p.stem for p in gin_folder().glob("*.gin")} == {
+        *BERT, *T5, *ROBERTA, *ELECTRA, *ALBERT, *BIG, *MULTILINGUAL, "mbert_base", *DEMOS}
 
 
-@pytest.mark.parametrize("name, parameters", [*BERT.items(), *ROBERTA.items(), *T5.items()])
+@pytest.mark.parametrize("name, parameters", [*BERT.items(), *ROBERTA.items(), *T5.items(), *MULTILINGUAL.items()])
 def test_counts_as_published(name, parameters):
     assert count(name) == parameters
 
@@ -83,6 +86,11 @@ def test_robertas_documented_batches_and_rates():
     for batch, peak in said:
         found = session.experiment(["roberta_base.gin"], [f"BATCH={batch}", f"PEAK={peak}"])
         assert found.stages[0].batch == int(batch) and found.optimizer.rate(24_000, found.steps) == pytest.approx(float(peak))
+
+
+def test_multilingual_bert_as_published():
+    """transformers' BertModel of 119,547 pieces has the pooler and no head of the tokens."""
+    assert count("mbert_base", "model/embedder/*", "model/stack/*", "model/heads/nsp/dense/*") == 177_853_440
 
 
 @pytest.mark.parametrize("name, parameters", ELECTRA.items())

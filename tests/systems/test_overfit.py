@@ -4,6 +4,7 @@ import jax
 import pytest
 
 from ptmjax.cli import session
+from ptmjax.cli.part import Part
 from ptmjax.parallel.mesh import make_mesh
 from ptmjax.training import loop
 from ptmjax.training.metrics import read_lines
@@ -17,9 +18,9 @@ SMALL = ["STEPS=500", "BATCH=32", "LAYERS=2", "Every.log=0", "Every.evaluate=0",
 def by_heart(tmp_path, monkeypatch):
     """Tasks read 64 records, and those held out are the same in the same corruption."""
     read_less(monkeypatch, tmp_path, 600, readout=None)
-    few = lambda data: [data.records("train")[i] for i in range(ROWS)]
-    in_place_of(monkeypatch, "training", few)
-    in_place_of(monkeypatch, "validation", few)
+    few = lambda part: [part.records("train")[i] for i in range(ROWS)]
+    in_place_of(monkeypatch, Part, "training", few)
+    in_place_of(monkeypatch, Part, "validation", few)
     return tmp_path
 
 
