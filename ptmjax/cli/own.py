@@ -15,6 +15,7 @@ from ptmjax.data.cache import keep, making
 from ptmjax.data.task import Task
 from ptmjax.data.trainers import KINDS, sample
 from ptmjax.data.vocabulary import SentencePiece, Vocabulary
+from ptmjax.data.windows import Written
 from ptmjax.data.wordpiece import WordPiece
 from ptmjax.types import INT32, UserError, at_least
 
@@ -25,9 +26,9 @@ STDIN = "-"
 @dataclass(frozen=True)
 class Own:
     """paths, style, field, holdout: as of a Task. vocabulary: a file (vocab.txt, tokenizer.json, SentencePiece's .model), or what is
-    trained on the text once: KIND or KIND:SIZE of wordpiece, unigram, bpe, or bytes; None: unigram where the task has sentinels (T5),
-    else wordpiece, of as many pieces as the model's tables have. lower: case is folded (a .model and a tokenizer.json say that
-    themselves)."""
+    trained on the text once: KIND or KIND:SIZE of wordpiece, characters, unigram, bpe, or bytes; None: unigram where the task has
+    sentinels (T5), else wordpiece, of as many pieces as the model's tables have. lower: case is folded (a .model and a tokenizer.json say
+    that themselves)."""
 
     paths: str | Sequence[str]
     style: str = "blank"
@@ -44,11 +45,12 @@ class Own:
         paths = self.paths if isinstance(self.paths, str) else tuple(self.paths)
         given = {"text": paths, "style": self.style, "field": self.field, "holdout": self.holdout}
         sentinels = base.vocabulary.sentinels
-        vocabulary = opened(kept, sentinels, self.lower) if kept else self.pieces(sentinels, size, cache)
+        written = getattr(base.cut, "written", None)
+        vocabulary = opened(kept, sentinels, self.lower) if kept else self.pieces(sentinels, size, cache, written)
         return base.on(f"own_{base.name}", vocabulary, **given)
 
-    def pieces(self, sentinels: int, size: int, cache: Path) -> Vocabulary:
-        """The vocabulary, trained where it is to be and is not yet in the cache."""
+    def pieces(self, sentinels: int, size: int, cache: Path, written: Written | None = None) -> Vocabulary:
+        """The vocabulary, trained where it is to be and is not yet in the cache. written: how the documents are, where not plain text."""
         kind, colon, number = (self.vocabulary or ("unigram" if sentinels else "wordpiece")).partition(":")
         if kind == "bytes":
             if colon:
@@ -58,24 +60,24 @@ class Own:
             return opened(self.vocabulary, sentinels, self.lower)
         if colon and not (number.isdecimal() and int(number) <= INT32):
             raise UserError(f"vocabulary {self.vocabulary!r}: {number!r} is no number of pieces: write {kind}:8000")
-        if kind == "wordpiece" and sentinels:
-            raise UserError("vocabulary wordpiece has no sentinels, which this task needs: choose unigram, bpe or bytes")
+        if KINDS[kind][0].endswith(".txt") and sentinels:
+            raise UserError(f"vocabulary {kind} has no sentinels, which this task needs: choose unigram, bpe or bytes")
         if not number and size <= sentinels:
             raise UserError(f"the model's tables have {size} ids, no size of a vocabulary follows: write --vocabulary={kind}:8000")
-        return opened(str(self.trained(kind, int(number or size - sentinels), cache)), sentinels, self.lower)
+        return opened(str(self.trained(kind, int(number or size - sentinels), cache, written)), sentinels, self.lower)
 
-    def trained(self, kind: str, size: int, cache: Path) -> Path:
+    def trained(self, kind: str, size: int, cache: Path, written: Written | None = None) -> Path:
         """The file of a vocabulary of at most `size` pieces."""
         with quiet.imports():  # tfds: brings TensorFlow
             source = sources.source(self.paths, self.style, self.field)
         what = {"code": CODE, "kind": kind, "size": size, "lower": self.lower, "holdout": self.holdout}
-        what |= source.key(cache / ".digests.json")
+        what |= source.key(cache / ".digests.json") | ({"written": repr(written)} if written else {})
         key = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]
         name, train = KINDS[kind]
         final = cache / f"vocabulary-{kind}-{key}{Path(name).suffix}"
         if not final.exists():
             print(f"training a {kind} vocabulary of at most {size:,} pieces on the text", file=sys.stderr)
-            if not (lines := sample(self.lines(source))):
+            if not (lines := sample(self.lines(source, written))):
                 raise UserError(f"the text has no line beside what is held out, one document in {self.holdout}: give more documents, or "
                                 "say where one ends (--style=line: at every line)")
             with making(cache) as part:
@@ -83,11 +85,12 @@ class Own:
                 keep(part / name, final)
         return final
 
-    def lines(self, source: sources.Source) -> Iterator[str]:
+    def lines(self, source: sources.Source, written: Written | None = None) -> Iterator[str]:
         """Of the training split."""
         for document in source.documents(collections.Counter()):
             if text.split_of(document, self.holdout) == "train":
-                yield from document.split("\n")
+                plain = written.read(document, collections.Counter())[0] if written else document
+                yield from plain.split("\n")
 
 
 def opened(path: str, sentinels: int, lower: bool) -> Vocabulary:
@@ -117,7 +120,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("a text of your own, in place of the one that the gin file names")
     add_text(group)
     group.add_argument("--vocabulary", metavar="FILE or KIND[:SIZE]",
-                        help="of --data: vocab.txt, tokenizer.json, SentencePiece .model; or one to train: wordpiece, unigram, bpe, bytes")
+                        help="of --data: vocab.txt, tokenizer.json, SentencePiece .model; or one to train: wordpiece, "
+                             "characters (of Chinese), unigram, bpe, bytes")
     group.add_argument("--cased", action="store_true", help="of --vocabulary: keep case")
 
 

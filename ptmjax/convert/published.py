@@ -16,14 +16,14 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding
 
-from ptmjax.convert import bert, electra, folder, t5
+from ptmjax.convert import bert, electra, ernie, folder, t5
 from ptmjax.convert.names import Tensors, present, pull, push
 from ptmjax.convert.network import need, need_equal, shapes
 from ptmjax.training.build import Build
 from ptmjax.training.state import Plan, TrainState
 from ptmjax.types import UserError
 
-FAMILIES = (bert, t5, electra)
+FAMILIES = (bert, t5, electra, ernie)  # the first whose network it is writes it: ERNIE's is BERT's
 
 
 class Opened(NamedTuple):

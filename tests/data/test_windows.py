@@ -34,7 +34,7 @@ def test_blocks(abc):
 def test_a_long_document_is_numbered_once(abc, monkeypatch):
     """Not once a block, which would take the square of its length."""
     seen = []
-    monkeypatch.setattr(windows, "_number", lambda text: seen.append(text) or np.zeros(1, np.int32))
+    monkeypatch.setattr(windows, "number_of", lambda text: seen.append(text) or np.zeros(1, np.int32))
     assert len(list(Blocks(3)([" ".join("a" * 999)], abc))) == 333 and len(seen) == 1
 
 
