@@ -1,8 +1,10 @@
 """Pre-training tasks on Chinese. The number in a name is the length of a row.
 
-zh_pd_*, on the shipped poems. mlm: masked characters; wwm: whole words; mac: MacBERT's; ernie: ERNIE 1.0's three levels, each row of one of
-them at random, ernie_basic, ernie_phrase and ernie_entity of one level alone, ernie_released as its released code does. Words, phrases and
-entities are the longest matches of a shipped list. Blocks under 8 tokens are dropped.
+zh_pd_*, on the shipped poems. mlm: masked characters; wwm: whole words; mac: MacBERT's; ernie: ERNIE 1.0's three levels, each row of one
+of them at random; ernie_basic, ernie_phrase, ernie_entity: pairs of one level, with next sentence. Words, phrases and entities are the
+longest matches of a shipped list. Blocks under 8 tokens are dropped. ernie_released is as ERNIE's released code: whole words or, by row,
+characters, each character of a word shown on its own, next sentence; but there every word is chosen at rate .15 by itself, here a budget
+is filled, and how often words are, there a number beside each file, is .5.
 zh_jieba_*, zh_spaced_*, zh_tagged_*, zh_dialogue_*, for texts of one's own (--data): words by jieba, or as the text marks them
 (docs/chinese.md); what they name themselves are the poems, or a few lines that show how such a text looks.
 """
@@ -26,7 +28,8 @@ WORDS = Gazetteer(ZH_PD_UNITS, ("word", *NAMES))
 UNITS = {"words": WORDS, "phrases": Gazetteer(ZH_PD_UNITS, ("phrase",), WORDS), "entities": Gazetteer(ZH_PD_UNITS, NAMES, WORDS)}
 JIEBA = {"words": Jieba(), "phrases": Phrases(Jieba()), "entities": Entities(Jieba())}
 LEVELS = {"basic": Tokens(), "phrase": Words("phrases"), "entity": Words("entities")}
-TURNS = Mixed(tuple(LEVELS.values()), (1 / 3, 1 / 3, 1 / 3))
+MIXED = Mixed(tuple(LEVELS.values()), (1 / 3, 1 / 3, 1 / 3))  # the paper has one after the other (ernie_base.gin)
+RELEASED = Mixed((Words(), Tokens()), (0.5, 0.5))
 
 
 def _masking(length: int, choice: Choice, **more) -> Masking:
@@ -39,9 +42,9 @@ def _blocks(name: str, masking: Masking, text: str = ZH_PD_SMALL, words=None, wr
     register(Task(f"zh_{name}_{masking.length}", text, ZH_PD_4096, cut, masking, masking.readout(), **how))
 
 
-def _pairs(name: str, pairs: Pairs, readout: Pairs) -> None:
-    cut = Segmented(Sentences(2 * (pairs.masking.length - 3), minimum=8), WORDS)
-    register(Task(f"zh_pd_{name}_{pairs.masking.length}", ZH_PD_SMALL, ZH_PD_4096, cut, pairs, readout))
+def _pairs(name: str, pairs: Pairs, readout: Pairs | None = None, words=WORDS) -> None:
+    cut = Segmented(Sentences(2 * (pairs.masking.length - 3), minimum=8), words)
+    register(Task(f"zh_pd_{name}_{pairs.masking.length}", ZH_PD_SMALL, ZH_PD_4096, cut, pairs, readout or pairs.readout()))
 
 
 def _mac(length: int) -> None:
@@ -53,25 +56,18 @@ def _mac(length: int) -> None:
     _pairs("mac", Pairs(masking, other=0.0, swapped=0.5), Pairs(hidden, other=0.0, swapped=0.5))
 
 
-def _released(length: int) -> None:
-    """As ERNIE's released code: whole words or, by row, characters, each character of a word shown on its own; next sentence. There every
-    word is chosen at rate .15 by itself, here a budget is filled; how often words are, there a number beside each file, is .5."""
-    pairs = Pairs(_masking(length, Mixed((Words(), Tokens()), (0.5, 0.5))))
-    _pairs("ernie_released", pairs, pairs.readout())
-
-
 for _length in (64, 128):
     _blocks("pd_mlm", _masking(_length, Tokens()))
     _blocks("pd_wwm", _masking(_length, Words()), words=WORDS)
-    _blocks("pd_ernie", _masking(_length, TURNS), words=UNITS)
+    _blocks("pd_ernie", _masking(_length, MIXED), words=UNITS)
     for _level, _choice in LEVELS.items():
-        _blocks(f"pd_ernie_{_level}", _masking(_length, _choice), words=UNITS)
+        _pairs(f"ernie_{_level}", Pairs(_masking(_length, _choice)), words=UNITS)
+    _pairs("ernie_released", Pairs(_masking(_length, RELEASED)))
     _mac(_length)
-    _released(_length)
 for _length in (64, 128, 512):
     _blocks("jieba_wwm", _masking(_length, Words()), words=Jieba())
-    _blocks("jieba_ernie", _masking(_length, TURNS), words=JIEBA)
+    _blocks("jieba_ernie", _masking(_length, MIXED), words=JIEBA)
     _blocks("spaced_wwm", _masking(_length, Words()), ZH_SPACED, written=Spaced(), style="line", holdout=4)
-    _blocks("tagged_ernie", _masking(_length, TURNS), ZH_TAGGED, written=Tagged(), style="line", holdout=4)
+    _blocks("tagged_ernie", _masking(_length, MIXED), ZH_TAGGED, written=Tagged(), style="line", holdout=4)
     _dialogue = Dialogue(_masking(_length, Tokens()))
     register(Task(f"zh_dialogue_{_length}", ZH_DIALOGUE, ZH_PD_4096, Turns(_length - 4), _dialogue, _dialogue.readout(), holdout=4))

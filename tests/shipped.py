@@ -7,17 +7,25 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ptmjax.tasks.corpora import EN_PD_SMALL
+from ptmjax.tasks.corpora import EN_PD_SMALL, ZH_PD_SMALL
 
 from ptmjax.cli.experiment import Data
 from ptmjax.data import adapters
+from ptmjax.data.task import Task
 
 
 def read_less(patch: pytest.MonkeyPatch, folder: Path, lines: int, **task) -> None:
-    """Every task reads the first `lines` of the shipped text, which are written to `folder`; fields of `task` replace its own."""
-    with lzma.open(EN_PD_SMALL, "rt", encoding="utf-8") as text:
-        (folder / "text.txt").write_text("".join(itertools.islice(text, lines)), encoding="utf-8")
-    in_place_of(patch, "task", lambda data: dataclasses.replace(adapters.read(data.stage.task), text=str(folder / "text.txt"), **task))
+    """Every task reads the first `lines` of its shipped text, which are written to `folder`; fields of `task` replace its own."""
+    less = {EN_PD_SMALL: folder / "text.txt", ZH_PD_SMALL: folder / "text.jsonl"}
+    for whole, part in less.items():
+        with lzma.open(whole, "rt", encoding="utf-8") as text:
+            part.write_text("".join(itertools.islice(text, lines)), encoding="utf-8")
+
+    def of(data: Data) -> Task:
+        found = adapters.read(data.stage.task)
+        return dataclasses.replace(found, text=str(less[found.text]), **task)
+
+    in_place_of(patch, "task", of)
 
 
 def in_place_of(patch: pytest.MonkeyPatch, name: str, found: Callable[[Data], object]) -> None:

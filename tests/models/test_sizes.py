@@ -21,7 +21,8 @@ T5 = {"t5_small": 60_506_624, "t5_base": 222_903_552, "t5_large": 737_668_096, "
       "t5_v1_1_large": 783_150_080}
 ELECTRA = {"electra_small": 13_549_057, "electra_base": 109_483_009, "electra_large": 335_142_913}  # discriminators with their head
 BIG = {"t5_3b": (24, 1024, 32, 128, 16384), "t5_11b": (24, 1024, 128, 128, 65536)}  # layers a side, width, heads, head size, hidden
-DEMOS = ("bert_demo", "bert_nsp_demo", "t5_demo", "electra_demo")
+DEMOS = ("bert_demo", "bert_nsp_demo", "t5_demo", "electra_demo", "ernie_demo")
+ERNIE = "ernie_base"
 
 
 def experiment(name: str):
@@ -39,7 +40,7 @@ def count(name: str, *patterns: str) -> int:
 
 
 def test_every_file_is_counted_here():
-    assert {p.stem for p in gin_folder().glob("*.gin")} == {*BERT, *T5, *ELECTRA, *BIG, *DEMOS}
+    assert {p.stem for p in gin_folder().glob("*.gin")} == {*BERT, *T5, *ELECTRA, *BIG, *DEMOS, ERNIE}
 
 
 @pytest.mark.parametrize("name, parameters", [*BERT.items(), *T5.items()])
@@ -50,6 +51,13 @@ def test_counts_as_published(name, parameters):
 @pytest.mark.parametrize("name, parameters", ELECTRA.items())
 def test_electras_discriminators_as_published(name, parameters):
     assert count(name, "discriminator/*", "generator/embedder/*") == parameters
+
+
+def test_ernie_as_published_with_its_pooler():
+    """And with its heads: the transform, its norm and a bias a piece; two classes."""
+    d = 768
+    assert count(ERNIE, "*/embedder/*", "*/stack/*", "*/nsp/dense/*") == 99_866_112
+    assert count(ERNIE) == 99_866_112 + d * d + 3 * d + 18000 + 2 * d + 2
 
 
 @pytest.mark.parametrize("name, size", BIG.items())
