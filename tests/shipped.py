@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ptmjax.tasks.corpora import EN_PD_SMALL, EN_ZH
+from ptmjax.tasks.corpora import EN_PD_SMALL, EN_ZH, ZH_PD_SMALL
 
 from ptmjax.cli.experiment import Data
 from ptmjax.data import adapters
@@ -17,7 +17,7 @@ from ptmjax.data.task import Mixture, Task
 def read_less(patch: pytest.MonkeyPatch, folder: Path, lines: int, **task) -> None:
     """Every task reads the first `lines` of the shipped text that it names, which are written to `folder`; fields of `task` replace
     its own."""
-    for shipped in (EN_PD_SMALL, EN_ZH):
+    for shipped in (EN_PD_SMALL, EN_ZH, ZH_PD_SMALL):
         with lzma.open(shipped, "rt", encoding="utf-8") as text:
             (folder / Path(shipped).stem).write_text("".join(itertools.islice(text, lines)), encoding="utf-8")
 

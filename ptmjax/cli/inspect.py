@@ -1,6 +1,8 @@
 """ptmjax inspect: what the model is fed: original, corrupted, and which places are scored."""
 import argparse
-from collections.abc import Mapping, Sequence
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from rich.console import Console
@@ -8,6 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ptmjax.cli import config, own, session
+from ptmjax.data.choices import Choice, Laid, Tokens
+from ptmjax.data.loader import Source
 from ptmjax.data.vocabulary import Vocabulary
 from ptmjax.types import UserError
 
@@ -44,17 +48,66 @@ def run(args: argparse.Namespace) -> int:
         for i in range(min(args.examples, len(sample["index"]))):
             row = {key: x[i] for key, x in sample.items()}
             console.print(f"record {row['index']}{of}{of_row(row)}", style="dim", highlight=False)
-            for line in (shown_both if "decoder_segments" in row else shown)(row, data.task.vocabulary):
+            both, vocabulary = "decoder_segments" in row, data.task.vocabulary
+            for line in shown_both(row, vocabulary) if both else shown(row, vocabulary, chosen(source, i)):
                 console.print(line)
         console.print(rates(sample, data.task.vocabulary, left_out(sample, source.records, data.task.vocabulary), of))
     console.print(shapes(sample, experiment.stages[0].batch))
     return 0
 
 
-def shown(row: Mapping[str, np.ndarray], vocabulary: Vocabulary) -> list[Text]:
+class Chosen(NamedTuple):
+    """What a choice did with a row: the unit that it chose at each place, or 0 [L], and where words begin, or None: single pieces [L]."""
+
+    units: np.ndarray
+    first: np.ndarray | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Noting(Choice):
+    """A choice that keeps what it did last."""
+
+    choice: Choice
+    last: list[Chosen]
+    words: bool  # the records say where words begin, whether the choice reads that or not
+
+    @property
+    def rounding(self) -> str:
+        return self.choice.rounding
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys([*self.choice.columns, *["words"] * self.words]))
+
+    def units(self, rows: Laid, k: np.ndarray, keys: np.ndarray, rngs: Sequence[np.random.Generator]) -> np.ndarray:
+        units = self.choice.units(rows, k, keys, rngs)
+        self.last[:] = [Chosen(units[0], rows.first()[0] if "words" in rows.marks else None)]
+        return units
+
+
+def noting(part: object, last: list[Chosen], words: bool) -> object:
+    """A corruption with every choice of units in it noting; single pieces are none."""
+    if isinstance(part, Choice):
+        return part if isinstance(part, Tokens) else Noting(part, last, words)
+    if not dataclasses.is_dataclass(part) or isinstance(part, type):
+        return part
+    return dataclasses.replace(part, **{f.name: noting(getattr(part, f.name), last, words) for f in dataclasses.fields(part) if f.init})
+
+
+def chosen(source: Source, i: int) -> Chosen | None:
+    """What the corruption's choice did with record i; None where it chooses no units."""
+    last: list[Chosen] = []
+    corruption = noting(source.corruption, last, "words" in source.records[0])
+    Source(source.records, source.order, corruption, source.seed, source.name, source.dupe_factor).example(i)
+    return last[0] if last else None
+
+
+def shown(row: Mapping[str, np.ndarray], vocabulary: Vocabulary, units: Chosen | None = None) -> list[Text]:
     """What a corruption hides and shows; of one that has no targets its tokens; below, what keys of its own say of them."""
-    both = [original, corrupted] if {"targets", "weights"} <= row.keys() else [plain]
-    return [line(row, vocabulary) for line in both] + [said(name, row, vocabulary) for name in own_keys(row, row["tokens"].shape)]
+    keys = [said(name, row, vocabulary) for name in own_keys(row, row["tokens"].shape)]
+    if not {"targets", "weights"} <= row.keys():
+        return [plain(row, vocabulary), *keys]
+    return [original(row, vocabulary) if units is None else grouped(row, vocabulary, units), corrupted(row, vocabulary), *keys]
 
 
 def of_row(row: Mapping[str, np.ndarray]) -> str:
@@ -94,6 +147,21 @@ def original(row: Mapping[str, np.ndarray], vocabulary: Vocabulary) -> Text:
     """The targets, scored places in bold."""
     return Text.assemble("original   ", *((vocabulary.piece(t) + " ", "bold yellow" if w > 0 else "")
                          for t, w, s in zip(row["targets"], row["weights"], row["segments"]) if s > 0))
+
+
+def grouped(row: Mapping[str, np.ndarray], vocabulary: Vocabulary, chosen: Chosen) -> Text:
+    """The targets, scored places in bold, the pieces of a word together, and every unit of several pieces that was chosen in brackets."""
+    return Text.assemble("original   ", *_grouped(row, vocabulary, chosen))
+
+
+def _grouped(row: Mapping[str, np.ndarray], vocabulary: Vocabulary, chosen: Chosen) -> Iterator[tuple[str, str]]:
+    n = int((row["segments"] > 0).sum())
+    units = [0, *chosen.units[:n].tolist(), 0]
+    for i, (before, unit, after) in enumerate(zip(units, units[1:], units[2:])):
+        apart = i + 1 == n or chosen.first is None or chosen.first[i + 1]
+        opens, closes = unit > 0 and before != unit == after, unit > 0 and before == unit != after
+        piece = vocabulary.piece(row["targets"][i])
+        yield f"{'[' * opens}{piece}{']' * closes}{' ' * bool(apart)}", "bold yellow" if row["weights"][i] > 0 else ""
 
 
 def corrupted(row: Mapping[str, np.ndarray], vocabulary: Vocabulary) -> Text:

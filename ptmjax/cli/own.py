@@ -16,6 +16,7 @@ from ptmjax.data.cache import keep, making
 from ptmjax.data.task import Task
 from ptmjax.data.trainers import KINDS, sample
 from ptmjax.data.vocabulary import SentencePiece, Vocabulary
+from ptmjax.data.windows import Written
 from ptmjax.data.wordpiece import WordPiece
 from ptmjax.types import INT32, UserError, at_least
 
@@ -26,9 +27,9 @@ STDIN = "-"
 @dataclass(frozen=True)
 class Own:
     """paths, style, field, holdout: as of a Task. vocabulary: a file (vocab.txt, tokenizer.json, vocab.json with merges.txt beside it,
-    SentencePiece's .model), or what is trained on the text once: KIND or KIND:SIZE of wordpiece, unigram, bpe, bytebpe, or bytes; None:
-    unigram where the task has sentinels (T5), bytebpe where its own is (RoBERTa), else wordpiece, of as many pieces as the model's tables
-    have. lower: case is folded (a .model and a .json say that themselves)."""
+    SentencePiece's .model), or what is trained on the text once: KIND or KIND:SIZE of wordpiece, characters, unigram, bpe, bytebpe, or
+    bytes; None: unigram where the task has sentinels (T5), bytebpe where its own is (RoBERTa), else wordpiece, of as many pieces as the
+    model's tables have. lower: case is folded (a .model and a .json say that themselves)."""
 
     paths: str | Sequence[str]
     style: str = "blank"
@@ -48,11 +49,13 @@ class Own:
         given = {"text": paths, "style": self.style, "field": self.field, "holdout": self.holdout}
         sentinels = base.vocabulary.sentinels
         usual = "unigram" if sentinels else "bytebpe" if isinstance(base.vocabulary, ByteBPE) else "wordpiece"
-        vocabulary = opened(kept, sentinels, self.lower) if kept else self.pieces(usual, sentinels, size, cache)
+        written = getattr(base.cut, "written", None)
+        vocabulary = opened(kept, sentinels, self.lower) if kept else self.pieces(usual, sentinels, size, cache, written)
         return base.on(f"own_{base.name}", vocabulary, **given)
 
-    def pieces(self, usual: str, sentinels: int, size: int, cache: Path) -> Vocabulary:
-        """The vocabulary, trained where it is to be and is not yet in the cache; of the kind `usual` where none is named."""
+    def pieces(self, usual: str, sentinels: int, size: int, cache: Path, written: Written | None = None) -> Vocabulary:
+        """The vocabulary, trained where it is to be and is not yet in the cache; of the kind `usual` where none is named. written: how the
+        documents are, where not plain text."""
         kind, colon, number = (self.vocabulary or usual).partition(":")
         if kind == "bytes":
             if colon:
@@ -62,24 +65,24 @@ class Own:
             return opened(self.vocabulary, sentinels, self.lower)
         if colon and not (number.isdecimal() and int(number) <= INT32):
             raise UserError(f"vocabulary {self.vocabulary!r}: {number!r} is no number of pieces: write {kind}:8000")
-        if kind in ("wordpiece", "bytebpe") and sentinels:
+        if not KINDS[kind][0].endswith(".model") and sentinels:
             raise UserError(f"vocabulary {kind} has no sentinels, which this task needs: choose unigram, bpe or bytes")
         if not number and size <= sentinels:
             raise UserError(f"the model's tables have {size} ids, no size of a vocabulary follows: write --vocabulary={kind}:8000")
-        return opened(str(self.trained(kind, int(number or size - sentinels), cache)), sentinels, self.lower)
+        return opened(str(self.trained(kind, int(number or size - sentinels), cache, written)), sentinels, self.lower)
 
-    def trained(self, kind: str, size: int, cache: Path) -> Path:
+    def trained(self, kind: str, size: int, cache: Path, written: Written | None = None) -> Path:
         """The file of a vocabulary of at most `size` pieces."""
         with quiet.imports():  # tfds: brings TensorFlow
             source = sources.source(self.paths, self.style, self.field)
         what = {"code": CODE, "kind": kind, "size": size, "lower": self.lower, "holdout": self.holdout}
-        what |= source.key(cache / ".digests.json")
+        what |= source.key(cache / ".digests.json") | ({"written": repr(written)} if written else {})
         key = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]
         name, train = KINDS[kind]
         final = cache / f"vocabulary-{kind}-{key}{Path(name).suffix}"
         if not final.exists():
             print(f"training a {kind} vocabulary of at most {size:,} pieces on the text", file=sys.stderr)
-            if not (lines := sample(self.lines(source))):
+            if not (lines := sample(self.lines(source, written))):
                 raise UserError(f"the text has no line beside what is held out, one document in {self.holdout}: give more documents, or "
                                 "say where one ends (--style=line: at every line)")
             with making(cache) as part:
@@ -87,11 +90,12 @@ class Own:
                 keep(part / name, final)
         return final
 
-    def lines(self, source: sources.Source) -> Iterator[str]:
+    def lines(self, source: sources.Source, written: Written | None = None) -> Iterator[str]:
         """Of the training split."""
         for document in source.documents(collections.Counter()):
             if text.split_of(document, self.holdout) == "train":
-                yield from document.split("\n")
+                plain = written.read(document, collections.Counter())[0] if written else document
+                yield from plain.split("\n")
 
 
 def opened(path: str, sentinels: int, lower: bool) -> Vocabulary:
@@ -125,7 +129,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_text(group)
     group.add_argument("--vocabulary", metavar="FILE or KIND[:SIZE]",
                         help="of --data: vocab.txt, tokenizer.json, vocab.json beside merges.txt, SentencePiece .model; or one to train: "
-                             "wordpiece, unigram, bpe, bytebpe, bytes")
+                             "wordpiece, characters (of Chinese), unigram, bpe, bytebpe, bytes")
     group.add_argument("--cased", action="store_true", help="of --vocabulary: keep case")
 
 

@@ -109,6 +109,9 @@ HIGH = {  # what is counted -> (of what, the share from which it is told, what i
     "too_long": ("documents", 0.05, "pairs of texts that are longer than a row: make rows longer"),
     "lone_sentences": ("documents", 0.1, "documents of one sentence, so that no next one follows: put blank lines between documents only"),
     "dropped_tokens": ("all tokens", 0.1, "tokens that fill no record: documents are short for rows of this length"),
+    "unmatched_words": ("words", 0.01, "words of the segmenter that the text, or its pieces, do not have: such places are single pieces"),
+    "untagged_words": ("tokens", 0.01, "words without a tag: is the text written as word/tag word/tag?"),
+    "lone_turns": ("documents", 0.1, "dialogues of one turn, which nothing answers: put a blank line between dialogues only"),
     "invalid bytes": ("tokens", 0.001, "bytes that are not UTF-8: is the text in another encoding?"),
 }
 

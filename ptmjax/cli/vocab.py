@@ -7,9 +7,10 @@ from ptmjax.cli import own, places, session
 from ptmjax.data.trainers import KINDS
 from ptmjax.types import INT32, UserError, at_least, at_most
 
-HELP = "train a vocabulary on a text of your own: WordPiece, SentencePiece unigram or BPE, byte-level BPE"
+HELP = "train a vocabulary on a text of your own: WordPiece, characters, SentencePiece unigram or BPE, byte-level BPE"
 EXAMPLES = """
 ptmjax vocab --data='my/*.txt' --kind=wordpiece --size=8000 --out=vocab.txt
+ptmjax vocab --data=zh.txt --kind=characters --size=8000 --out=vocab.txt
 ptmjax vocab --data=reviews.jsonl --field=body --kind=unigram --size=16000 --out=reviews.model
 """
 
@@ -20,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--size", type=int, default=32000, metavar="N", help="at most so many pieces (default: %(default)s)")
     parser.add_argument("--cased", action="store_true", help="keep case")
     parser.add_argument("--out", required=True, type=places.here, metavar="FILE",
-                        help="a .txt of wordpiece, a .json of bytebpe, a .model of the others")
+                        help="a .txt of wordpiece and characters, a .json of bytebpe, a .model of the others")
     session.add_cache(parser)
 
 

@@ -49,12 +49,13 @@ def layers(ours: str, theirs: str) -> list[Name]:
     ]
 
 
-def names(build: Build, net: str) -> list[Name]:
+def names(build: Build, net: str, base: str = MODEL) -> list[Name]:
+    """base: what the encoder's tensors begin with."""
     return [
-        *embeddings("model/embedder", "bert.embeddings"), *layers("model/stack", "bert.encoder"),
+        *embeddings("model/embedder", f"{base}.embeddings"), *layers("model/stack", f"{base}.encoder"),
         *linear("model/heads/mlm/transform", "cls.predictions.transform.dense"),
         *norm("model/heads/mlm/norm", "cls.predictions.transform.LayerNorm"), Name("model/heads/mlm/bias", "cls.predictions.bias"),
-        *linear("model/heads/nsp/dense", "bert.pooler.dense"), *linear("model/heads/nsp/out", "cls.seq_relationship"),
+        *linear("model/heads/nsp/dense", f"{base}.pooler.dense"), *linear("model/heads/nsp/out", "cls.seq_relationship"),
     ]
 
 
@@ -67,15 +68,15 @@ def network(tensors: Collection[str]) -> str:
     return "model"
 
 
-def plain(name: str) -> str:
+def plain(name: str, base: str = MODEL) -> str:
     """Older files have gamma and beta, bare encoders no "bert."."""
     name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
-    return name if name.startswith(("bert.", "cls.")) else f"bert.{name}"
+    return name if name.startswith((f"{base}.", "cls.")) else f"{base}.{name}"
 
 
-def copies(config: Mapping) -> dict[str, str]:
+def copies(config: Mapping, base: str = MODEL) -> dict[str, str]:
     """Tensor -> the one to which it is tied."""
-    return {"cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+    return {"cls.predictions.decoder.weight": f"{base}.embeddings.word_embeddings.weight",
             "cls.predictions.decoder.bias": "cls.predictions.bias"}
 
 

@@ -16,14 +16,14 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding
 
-from ptmjax.convert import albert, bert, electra, folder, roberta, t5, xlm
+from ptmjax.convert import albert, bert, electra, ernie, folder, roberta, t5, xlm
 from ptmjax.convert.names import Tensors, present, pull, push
 from ptmjax.convert.network import need, need_equal, shapes
 from ptmjax.training.build import Build
 from ptmjax.training.state import Plan, TrainState
 from ptmjax.types import UserError
 
-FAMILIES = (xlm, roberta, bert, t5, electra, albert)  # a network is of the first whose it is
+FAMILIES = (xlm, roberta, bert, t5, electra, albert, ernie)  # a network is of the first whose it is; ERNIE's is BERT's
 
 
 class Opened(NamedTuple):

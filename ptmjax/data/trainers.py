@@ -1,4 +1,5 @@
-"""Vocabularies trained on a text: WordPiece, SentencePiece unigram and BPE, byte-level BPE. Equal lines give equal bytes, in any process.
+"""Vocabularies trained on a text: WordPiece, characters, SentencePiece unigram and BPE, byte-level BPE. Equal lines give equal bytes, in
+any process.
 
 V size of the vocabulary.
 """
@@ -75,15 +76,7 @@ def train_wordpiece(lines: Iterable[str], path: str, size: int, lower: bool = Tr
     occur at least twice. lower folds case and strips accents, as BERT's uncased models do. Merges by count (tokenizers' trainer); its
     own alphabet comes out of a hash table, on whose order ties and ids would depend, so it is given one here.
     """
-    words, skipped = collections.Counter(), 0
-    normal, apart = normalizer(lower, lower), pre_tokenizer()
-    for line in lines:
-        for word, _ in apart.pre_tokenize_str(normal.normalize_str(line)):
-            words[word] += 1
-    for word in [w for w in words if len(w) > LONGEST_WORD]:
-        skipped += words.pop(word)
-    if not words:
-        raise UserError(f"no text to train on: give lines with words of at most {LONGEST_WORD} characters")
+    words, skipped = _words(lines, lower)
     symbols = ["[PAD]", UNK, *CONTROLS]
     alphabet = _alphabet(words)
     if size < (least := len(symbols) + len(alphabet)):
@@ -100,13 +93,50 @@ def train_wordpiece(lines: Iterable[str], path: str, size: int, lower: bool = Tr
     return skipped
 
 
-def _alphabet(words: collections.Counter) -> list[str]:
-    """The commonest characters, as they begin a word and as they go on: ALPHABET of them, or as many as cover .9995 of the text."""
+def train_characters(lines: Iterable[str], path: str, size: int, lower: bool = True) -> int:
+    """The commonest characters of a text, as BERT's vocab.txt of at most `size` pieces; returns as train_wordpiece does.
+
+    For Chinese, of which BERT reads every character as a word. [PAD] [UNK] [CLS] [SEP] [MASK] first, then characters by how often they
+    occur (of equals the earlier code point first): as they begin a word, and with ## as they go on inside one of letters or digits.
+    """
+    words, skipped = _words(lines, lower)
+    symbols = ["[PAD]", UNK, *CONTROLS]
+    if size <= len(symbols):
+        raise UserError(f"a vocabulary of {size} pieces: {len(symbols)} are symbols: give more")
+    first, inner = _characters(words)
+    counts = first + collections.Counter({f"##{c}": n for c, n in inner.items()})
+    common = sorted(counts, key=lambda piece: (-counts[piece], piece))[: size - len(symbols)]
+    epath.Path(path).write_text("".join(f"{piece}\n" for piece in [*symbols, *common]))
+    return skipped
+
+
+def _words(lines: Iterable[str], lower: bool) -> tuple[collections.Counter, int]:
+    """(how often each of BERT's words occurs, how many were left out because they are too long)."""
+    words, skipped = collections.Counter(), 0
+    normal, apart = normalizer(lower, lower), pre_tokenizer()
+    for line in lines:
+        for word, _ in apart.pre_tokenize_str(normal.normalize_str(line)):
+            words[word] += 1
+    for word in [w for w in words if len(w) > LONGEST_WORD]:
+        skipped += words.pop(word)
+    if not words:
+        raise UserError(f"no text to train on: give lines with words of at most {LONGEST_WORD} characters")
+    return words, skipped
+
+
+def _characters(words: collections.Counter) -> tuple[collections.Counter, collections.Counter]:
+    """How often each character begins a word, and goes on in one."""
     first, inner = collections.Counter(), collections.Counter()
     for word, n in words.items():
         first[word[0]] += n
         for c in word[1:]:
             inner[c] += n
+    return first, inner
+
+
+def _alphabet(words: collections.Counter) -> list[str]:
+    """The commonest characters, as they begin a word and as they go on: ALPHABET of them, or as many as cover .9995 of the text."""
+    first, inner = _characters(words)
     counts, covered, kept = first + inner, 0, set()
     for c in sorted(counts, key=lambda c: (-counts[c], c)):
         if len(kept) >= ALPHABET and covered >= 0.9995 * counts.total():
@@ -146,6 +176,7 @@ def train_bytebpe(lines: Iterable[str], path: str, size: int, lower: bool = True
 
 KINDS: dict[str, tuple[str, Callable[..., int]]] = {  # -> file name, (lines, path, size, lower) -> how much was left out
     "wordpiece": ("vocab.txt", train_wordpiece),
+    "characters": ("vocab.txt", train_characters),
     "unigram": ("spiece.model", train_sentencepiece),
     "bpe": ("spiece.model", lambda *given: train_sentencepiece(*given, kind="bpe")),
     "bytebpe": ("tokenizer.json", train_bytebpe),

