@@ -11,6 +11,7 @@ REQUIREMENTS = [
     "optax>=0.2.8,<0.3",
     "orbax-checkpoint>=0.12.8,<0.13",  # 0.13 may move the v1 interface
     "numpy>=2.0",
+    "scipy>=1.13",  # jax has it too
     "grain>=0.2.18,<0.3",
     "array_record>=0.8.1",
     "msgpack>=1.1",
@@ -63,7 +64,7 @@ setup(
     python_requires=">=3.11",
     packages=find_packages(include=["ptmjax", "ptmjax.*"]) + ["ptmjax.tasks", "ptmjax.gin"],
     package_dir={"ptmjax.tasks": "tasks", "ptmjax.gin": "gin"},
-    package_data={"ptmjax.tasks": ["shipped/*"], "ptmjax.gin": ["*.gin", "*.json", "family/*.gin"]},
+    package_data={"ptmjax.tasks": ["shipped/*"], "ptmjax.gin": ["*.gin", "*.json", "family/*.gin", "sweeps/*.gin"]},
     install_requires=REQUIREMENTS,
     extras_require={"cuda": ["jax[cuda13]"], "tpu": ["jax[tpu]"], "datasets": DATASETS, "wandb": WANDB, "beam": BEAM, "test": TEST,
                     "parity": PARITY},

@@ -35,14 +35,14 @@ def add_arguments(parser) -> None:
                      "--gin.STEPS_LONG), --gin.Block.rate=0.1; the file that `ptmjax list` shows has the names")
 
 
-def load(files: Sequence[str], bindings: Sequence[str] = (), more: str = "") -> None:
-    """Replaces the configuration by `files` in order, what other options say as lines of gin (`more`), then `bindings`
-    (NAME=VALUE).  Anything misspelt or mistyped is a UserError."""
+def load(files: Sequence[str], bindings: Sequence[str] = (), more: str = "", what: str = "--gin_file") -> None:
+    """Replaces the configuration by `files` in order (`what` names them), what other options say as lines of gin (`more`), then
+    `bindings` (NAME=VALUE).  Anything misspelt or mistyped is a UserError."""
     _gin.clear_config()
     WHERE.clear()
     REPLACED.clear()
     for name in files:
-        read(find(name, "--gin_file"))
+        read(find(name, what))
     take(epath.Path("--data"), more)
     bind_all(bindings)
     _check_names()

@@ -131,9 +131,7 @@ def take(workdir: epath.Path, data: Sequence[dict], vocabulary: Vocabulary, step
             workdir.mkdir(parents=True, exist_ok=True)
             held.enter_context(locked(workdir))
             changed = config.same_run(workdir)
-            if other := config.same_run(workdir, FREE):
-                shown = "; ".join(other[:3])
-                raise UserError(f"--workdir {workdir} holds another run ({shown}): name another folder, or keep its settings")
+            check_settings(workdir)
             for number, stage in enumerate(data):
                 check_data(workdir, number, stage)
             if (done := max(Checkpoints(workdir / "checkpoints").steps(), default=0)) > steps:
@@ -143,6 +141,13 @@ def take(workdir: epath.Path, data: Sequence[dict], vocabulary: Vocabulary, step
         except OSError as e:
             raise UserError(f"--workdir {workdir} cannot be used ({e.strerror or e}): name another folder") from e
         return held.pop_all(), changed
+
+
+def check_settings(workdir: epath.Path) -> None:
+    """UserError where the folder holds a run of other settings than the present ones."""
+    if other := config.same_run(workdir, FREE):
+        shown = "; ".join(other[:3])
+        raise UserError(f"--workdir {workdir} holds another run ({shown}): name another folder, or keep its settings")
 
 
 def check_is_run(workdir: epath.Path) -> None:

@@ -149,7 +149,7 @@ def _run(argv: list[str]) -> int:
         raise Usage(f"no command {name!r}{_nearest(name, known)}; see ptmjax --help")
     module = importlib.import_module(f"ptmjax.cli.{name}")
     parser = parser_of(name, module, known[name])
-    args = _options(parser, rest)
+    args = options(parser, rest)
     interrupt.busy()
     return module.run(args)
 
@@ -162,7 +162,7 @@ def parser_of(name: str, module: ModuleType, help: str) -> argparse.ArgumentPars
     return parser
 
 
-def _options(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespace:
+def options(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespace:
     """The parsed options; --gin.NAME=VALUE go to gin_bindings where the command has that (config.add_arguments)."""
     configured = parser.get_default("gin_bindings") is not None
     bindings = [a.removeprefix("--gin.") for a in argv if configured and a.startswith("--gin.")]

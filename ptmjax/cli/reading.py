@@ -82,7 +82,7 @@ def find(name: str, where: str) -> epath.Path:
         if path.is_file():
             return path
     beside = epath.Path(name).parent
-    there = [p.name for folder in (beside, shipped) if folder.is_dir() for p in folder.glob("*.gin")]
+    there = [p.name for folder in (beside, shipped, shipped / beside) if folder.is_dir() for p in folder.glob("*.gin")]
     raise UserError(f"{where}: no gin file {name!r} here or in {shipped}{nearest(epath.Path(name).name, there)}")
 
 

@@ -17,7 +17,7 @@ from etils import epath
 
 import ptmjax
 from ptmjax.cli import config, folder, places
-from ptmjax.cli.experiment import Data, Experiment
+from ptmjax.cli.experiment import Data, Experiment, Kept
 from ptmjax.data.vocabulary import Vocabulary
 from ptmjax.parallel import distributed
 from ptmjax.training.build import Build
@@ -100,6 +100,18 @@ def data(args: argparse.Namespace, held: Experiment) -> Data:
     last = len(held.stages) - 1
     found = dataclasses.replace(held.data(args.cache)[-1], kept=folder.kept(args.workdir, last))
     folder.check_vocabulary(args.workdir, found, last)
+    return found
+
+
+def other_data(args: argparse.Namespace, held: Experiment, task: str) -> Data:
+    """Another task in the place of the last stage's, whose seed is 0 whatever the run's: of all runs of one vocabulary it gives the same
+    held-out examples. UserError where the vocabulary is another, its ids would mean other pieces."""
+    own = data(args, held)
+    stage = dataclasses.replace(own.stage, task=task, corruption=None, readout=None, streams=False, heldout=None, dupe_factor=None)
+    kept = Kept(own.kept.vocabulary) if own.on else Kept()
+    found = dataclasses.replace(own, stage=stage, seed=0, number=0, kept=kept)
+    if found.task.vocabulary.fingerprint != own.task.vocabulary.fingerprint:
+        raise UserError(f"--task={task} has another vocabulary than {own.task.name}, on which the run is trained: name a task of the same")
     return found
 
 

@@ -13,7 +13,7 @@ import pytest
 import ptmjax
 import ptmjax.cli
 from ptmjax.cli.config import blamed
-from ptmjax.cli.main import BEGIN, _lost, _options, _told, commands, main, parser_of
+from ptmjax.cli.main import BEGIN, _lost, _told, commands, main, options, parser_of
 from ptmjax.types import Late
 
 COMMANDS = {
@@ -211,7 +211,7 @@ def test_every_example_can_be_read():
     assert {line.split()[1] for line in lines} == set(known)
     for line in lines + [line for line in BEGIN.splitlines() if line.startswith("  ptmjax")]:
         _, name, *rest = shlex.split(line, comments=True)
-        _options(parsers[name], rest)
+        options(parsers[name], rest)
 
 
 def test_version(capsys):

@@ -35,8 +35,7 @@ T5 = {"t5_small": 60_506_624, "t5_base": 222_903_552, "t5_large": 737_668_096, "
 ELECTRA = {"electra_small": 13_549_057, "electra_base": 109_483_009, "electra_large": 335_142_913}  # discriminators with their head
 ALBERT = {"albert_base": 11_683_584, "albert_large": 17_683_968, "albert_xlarge": 58_724_864, "albert_xxlarge": 222_595_584}  # with pooler
 BIG = {"t5_3b": (24, 1024, 32, 128, 16384), "t5_11b": (24, 1024, 128, 128, 65536)}  # layers a side, width, heads, head size, hidden
-MULTILINGUAL = {  # transformers' XLMWithLMHeadModel, and XLMRobertaForMaskedLM without the one row of token types, which fairseq has not
-    "xlm_mlm_tlm": 249_071_384, "xlmr_base": 278_295_186 - 768, "xlmr_large": 560_142_482 - 1024}
+MULTILINGUAL = {"xlm_mlm_tlm": 249_071_384, "xlmr_base": 278_295_186, "xlmr_large": 560_142_482}  # as transformers' with their heads
 DEMOS = sorted(p.stem for p in gin_folder().glob("*_demo.gin"))
 ERNIE = "ernie_base"
 
