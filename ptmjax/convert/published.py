@@ -47,7 +47,7 @@ def read(where: Path) -> Opened:
     config, raw = folder.read(where)
     family = next((f for f in FAMILIES if config.get("model_type") in types(f)), None)
     if family is None:
-        known = ", ".join(name for f in FAMILIES for name in types(f))
+        known = ", ".join(sorted(name for f in FAMILIES for name in types(f)))
         raise UserError(f"{where / folder.CONFIG} is of a {config.get('model_type')!r} model; known are {known}")
     config = family.fields(config, str(where / folder.CONFIG))
     tensors = {family.plain(name): x for name, x in raw.items() if not name.endswith("position_ids")}

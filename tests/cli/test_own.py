@@ -206,7 +206,7 @@ def test_roberta_on_own_text_has_a_vocabulary_of_bytes(ptmjax, home, tmp_path):
     assert code == 0 and json.loads((tmp_path / "to" / "config.json").read_text())["max_position_embeddings"] == 514, err
     held = json.loads((tmp_path / "to" / "tokenizer.json").read_text())["model"]
     (tmp_path / "two").mkdir()
-    (tmp_path / "two" / "vocab.json").write_text(json.dumps(held["vocab"]))
+    (tmp_path / "two" / "vocab.json").write_text(json.dumps(held["vocab"] | {"<mask>": kept.mask}))
     (tmp_path / "two" / "merges.txt").write_text("".join(" ".join(pair) + "\n" for pair in held["merges"]))
     code, out, err = ptmjax("inspect", "--gin_file=roberta_base.gin", *sizes, f"--vocabulary={tmp_path / 'two'}", "--examples=1")
     assert code == 0 and "Ġthe" in out and "training a" not in err, err
