@@ -4,6 +4,8 @@ en_zh_mlm: XLM's masked tokens on streams of sentences, a language a row, langua
 masked; mlm_tlm: rows of both, one to one. en_zh_nsp: multilingual BERT's pairs, exponent .7. en_zh_plain: XLM-R's masked tokens on
 streams of sentences, exponent .3, without numbers of languages. Each mixture (a task a language) shares the split of the lines.
 """
+from dataclasses import replace
+
 from ptmjax.tasks.corpora import EN_ZH, EN_ZH_4096
 
 from ptmjax.data.adapters import register, register_mixture
@@ -34,4 +36,4 @@ for _length, _cap in ((64, 10), (128, 20), (256, 38), (512, 77)):
     register(_tlm)
     register_mixture(Mixture(f"en_zh_mlm_tlm_{_length}", (_mlm, _tlm), rates=(1, 1)))
     register_mixture(_each("nsp", _length, Sentences(2 * (_length - 3), minimum=8), lambda number, m=_masking: Pairs(m), 0.7))
-    register_mixture(_each("plain", _length, _stream, lambda number, m=_masking: m, 0.3))
+    register_mixture(_each("plain", _length, _stream, lambda number, m=replace(_masking, types=True): m, 0.3))
