@@ -30,10 +30,11 @@ def _each(kind: str, length: int, cut, corruption, exponent: float) -> Mixture:
 
 for _length, _cap in ((64, 10), (128, 20), (256, 38), (512, 77)):
     _masking, _stream = Masking(EN_ZH_4096, _length, cap=_cap), Lines(_length - 2, minimum=8)
+    _typed = replace(_masking, types=True)
     _mlm = _each("mlm", _length, _stream, lambda number, m=_masking: Monolingual(m, number), 0.7)
     _tlm = _task(f"en_zh_tlm_{_length}", Parallel(_length - 4), Tlm(_masking))
     register_mixture(_mlm)
     register(_tlm)
     register_mixture(Mixture(f"en_zh_mlm_tlm_{_length}", (_mlm, _tlm), rates=(1, 1)))
     register_mixture(_each("nsp", _length, Sentences(2 * (_length - 3), minimum=8), lambda number, m=_masking: Pairs(m), 0.7))
-    register_mixture(_each("plain", _length, _stream, lambda number, m=replace(_masking, types=True): m, 0.3))
+    register_mixture(_each("plain", _length, _stream, lambda number, m=_typed: m, 0.3))

@@ -200,7 +200,7 @@ class Tlm(Bilingual):
         """[B, L] each."""
         sides = [self._sides(example) for example in examples]
         begin = lambda b: np.concatenate([np.full((1, *b.shape[1:]), self.masking.vocabulary.cls, b.dtype), b])
-        out = self.masking.masked([(a, begin(b)) for a, b in sides], rngs)
+        out = self.masking.masked([(a, begin(b)) for a, b in sides], rngs, lookup)
         first, place = np.array([[len(a) + 2] for a, _ in sides]), np.arange(self.masking.length)
         second = place >= first
         one, other = self.languages
