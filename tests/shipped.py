@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ptmjax.tasks.corpora import EN_PD_SMALL, ZH_PD_SMALL
+from ptmjax.tasks.corpora import EN_PD_SMALL, ZH_DIALOGUE, ZH_PD_SMALL
 
 from ptmjax.cli.experiment import Data
 from ptmjax.data import adapters
@@ -16,8 +16,10 @@ from ptmjax.data.task import Task
 
 def read_less(patch: pytest.MonkeyPatch, folder: Path, lines: int, **task) -> None:
     """Every task reads the first `lines` of its shipped text, which are written to `folder`; fields of `task` replace its own."""
-    less = {EN_PD_SMALL: folder / "text.txt", ZH_PD_SMALL: folder / "text.jsonl"}
-    for whole, part in less.items():
+    less = {EN_PD_SMALL: folder / "text.txt", ZH_PD_SMALL: folder / "text.jsonl", ZH_DIALOGUE: folder / "talk.txt"}
+    said = Path(ZH_DIALOGUE).read_text(encoding="utf-8").strip().split("\n\n")
+    less[ZH_DIALOGUE].write_text("\n\n".join(f"{one}\nR: {i}" for i in range(4) for one in said), encoding="utf-8")  # too few are shipped
+    for whole, part in list(less.items())[:2]:
         with lzma.open(whole, "rt", encoding="utf-8") as text:
             part.write_text("".join(itertools.islice(text, lines)), encoding="utf-8")
 

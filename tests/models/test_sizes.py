@@ -21,7 +21,7 @@ T5 = {"t5_small": 60_506_624, "t5_base": 222_903_552, "t5_large": 737_668_096, "
       "t5_v1_1_large": 783_150_080}
 ELECTRA = {"electra_small": 13_549_057, "electra_base": 109_483_009, "electra_large": 335_142_913}  # discriminators with their head
 BIG = {"t5_3b": (24, 1024, 32, 128, 16384), "t5_11b": (24, 1024, 128, 128, 65536)}  # layers a side, width, heads, head size, hidden
-DEMOS = ("bert_demo", "bert_nsp_demo", "t5_demo", "electra_demo", "ernie_demo")
+DEMOS = ("bert_demo", "bert_nsp_demo", "t5_demo", "electra_demo", "ernie_demo", "ernie_dialogue_demo")
 ERNIE = "ernie_base"
 
 
