@@ -11,7 +11,7 @@ REQUIREMENTS = [
     "optax>=0.2.8,<0.3",
     "orbax-checkpoint>=0.12.8,<0.13",  # 0.13 may move the v1 interface
     "numpy>=2.0",
-    "scipy>=1.13",  # jax has it too
+    "scipy>=1.13",  # the probe, tasks/tables.py; jax brings it too
     "grain>=0.2.18,<0.3",
     "array_record>=0.8.1",
     "msgpack>=1.1",
@@ -32,6 +32,7 @@ REQUIREMENTS = [
 DATASETS = ["datasets>=3"]  # its hub and its folders as a text
 BEAM = ["apache-beam>=2.70", "sentencepiece>=0.2.1,<0.2.3"]  # cache --runner; Beam holds protobuf below 7, with which 0.2.3 was made
 WANDB = ["wandb>=0.19"]  # train --wandb
+ZH = ["jieba>=0.42.1,<0.43"]  # Chinese words, where the text does not mark them
 LIBTPU = "jax[tpu]; sys_platform == 'linux' and platform_machine == 'x86_64'"  # 0.7 GB: `ptmjax compile` needs no TPU
 TEST = [
     "pytest>=8.3,<10",
@@ -45,6 +46,7 @@ TEST = [
     "pyyaml>=6",
     *DATASETS,
     *WANDB,
+    *ZH,
     LIBTPU,
 ]
 PARITY = [  # what the tests hold the code to
@@ -66,7 +68,7 @@ setup(
     package_dir={"ptmjax.tasks": "tasks", "ptmjax.gin": "gin"},
     package_data={"ptmjax.tasks": ["shipped/*"], "ptmjax.gin": ["*.gin", "*.json", "family/*.gin", "sweeps/*.gin"]},
     install_requires=REQUIREMENTS,
-    extras_require={"cuda": ["jax[cuda13]"], "tpu": ["jax[tpu]"], "datasets": DATASETS, "wandb": WANDB, "beam": BEAM, "test": TEST,
-                    "parity": PARITY},
+    extras_require={"cuda": ["jax[cuda13]"], "tpu": ["jax[tpu]"], "datasets": DATASETS, "wandb": WANDB, "zh": ZH, "beam": BEAM,
+                    "test": TEST, "parity": PARITY},
     entry_points={"console_scripts": ["ptmjax = ptmjax.__main__:console"]},
 )

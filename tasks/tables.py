@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import scipy.sparse
-import scipy.sparse.linalg
 
 from ptmjax.data.segmenters import CJK, Gazetteer
 
@@ -71,7 +70,7 @@ def similar(lines: Iterable[str], words: str, characters: int = 1500, units: int
         at = np.array([i for i, unit in enumerate(kept) if len(unit) == size])
         close = vectors[at] @ vectors[at].T
         np.fill_diagonal(close, -2)
-        for i, row in zip(at, np.argsort(-close, axis=1, kind="stable")[:, :NEIGHBOURS]):
+        for i, row in zip(at, np.argsort(-np.round(close, 4), axis=1, kind="stable")[:, :NEIGHBOURS]):  # of equals the commoner
             found[kept[i]] = [kept[at[j]] for j in row]
     return found
 
@@ -89,9 +88,19 @@ def _vectors(lines: Sequence[Sequence[str]], kept: Sequence[str]) -> np.ndarray:
     near = (near + near.T).tocoo()
     of = near.sum(0)
     near.data = np.maximum(0, np.log(near.data * of.sum() / (of[near.row] * of[near.col])))
-    u, s, _ = scipy.sparse.linalg.svds(near.tocsr(), min(DIMENSIONS, len(kept) - 2), v0=np.ones(len(kept)))
-    found = u * np.sqrt(s)
+    found = _factors(near.tocsr(), min(DIMENSIONS, len(kept)))
     return found / np.maximum(1e-12, np.linalg.norm(found, axis=1, keepdims=True))
+
+
+def _factors(matrix: scipy.sparse.csr_array, d: int) -> np.ndarray:
+    """[n, d]: U S^.5 of the d largest singular values of a symmetric matrix [n, n], by power iteration from numbers that are always the
+    same (Halko et al. 2011); scipy's svds draws anew where values are equal."""
+    n = matrix.shape[0]
+    q = np.random.default_rng(0).standard_normal((n, min(n, d + 20)))
+    for _ in range(8):
+        q, _ = np.linalg.qr(matrix @ q)
+    u, s, _ = np.linalg.svd((matrix @ q).T, full_matrices=False)
+    return (q @ u)[:, :d] * np.sqrt(s[:d])
 
 
 def main(text: str, words: str, table: str) -> None:

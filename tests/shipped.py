@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ptmjax.tasks.corpora import EN_PD_SMALL, EN_ZH, ZH_PD_SMALL
+from ptmjax.tasks.corpora import EN_PD_SMALL, EN_ZH, ZH_DIALOGUE, ZH_PD_SMALL
 
 from ptmjax.cli.experiment import Data
 from ptmjax.data import adapters
@@ -20,6 +20,9 @@ def read_less(patch: pytest.MonkeyPatch, folder: Path, lines: int, **task) -> No
     for shipped in (EN_PD_SMALL, EN_ZH, ZH_PD_SMALL):
         with lzma.open(shipped, "rt", encoding="utf-8") as text:
             (folder / Path(shipped).stem).write_text("".join(itertools.islice(text, lines)), encoding="utf-8")
+    said = Path(ZH_DIALOGUE).read_text(encoding="utf-8").strip().split("\n\n")
+    talk = "\n\n".join(f"{one}\nR: {i}" for i in range(4) for one in said)  # too few are shipped
+    (folder / Path(ZH_DIALOGUE).stem).write_text(talk, encoding="utf-8")
 
     def less(of: Task | Mixture) -> Task | Mixture:
         if isinstance(of, Mixture):

@@ -99,6 +99,23 @@ def test_a_text_of_ones_own(page, part, tmp_path):
     assert found
 
 
+@pytest.mark.slow
+def test_the_page_on_chinese(tmp_path):
+    """As written, on texts in the three forms that it shows; the one run that is trained is cut down."""
+    (tmp_path / "my").mkdir()
+    lines = [(ROOT / "tasks" / "shipped" / f"zh_{form}.txt").read_text(encoding="utf-8").splitlines() for form in ("spaced", "tagged")]
+    for name, end, of in (("zh_spaced", "\n\n", lines[0]), ("zh_tagged", "\n", lines[1]), ("zh", "\n\n", [line.replace(" ", "") for line in lines[0]])):
+        (tmp_path / "my" / f"{name}.txt").write_text(end.join(f"{line} {of[i]}" for i in range(12) for line in of), encoding="utf-8")
+    (tmp_path / "my" / "dialogues.txt").write_text("\n\n".join(f"Q: {a}\nR: {b}" for a, b in zip(lines[0] * 6, lines[0][1:] * 6)), encoding="utf-8")
+    found = commands("docs/chinese.md")
+    for words in found:
+        small = SMALL if "--gin_file=bert_base_mlm.gin" in words else []
+        out = ptmjax([*words, *small, f"--cache={tmp_path / 'cache'}"], tmp_path)
+        assert "unmatched" not in out and "untagged" not in out and ("held out at step 3" in out) == bool(small), out
+        assert "[" in out.split("original", 1)[1].split("corrupted")[0] if words[1] == "inspect" else out.strip()
+    assert [words[1] for words in found] == ["vocab", "inspect", *["train"] * 4, "inspect", "train", "inspect"]
+
+
 def test_a_task_of_ones_own(tmp_path):
     """BERT on one's own task and vocabulary, as written but for its sizes; both stages are trained on it."""
     lay("docs/own_text.md", tmp_path, ["my_tasks.py", "my_bert.gin"])

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from ptmjax.cli import session
 from ptmjax.data.cache import keep, making
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if args.name is None:
-        table = Table("name", "language", "what", "MB", "licence")
+        table = Table(Column("name", no_wrap=True), "language", "what", "MB", "licence")
         for name, corpus in CORPORA.items():
             table.add_row(name, corpus.language, corpus.about, f"{corpus.megabytes}", corpus.licence)
         Console().print(table)

@@ -221,3 +221,14 @@ def test_a_json_is_opened_by_what_it_holds(ptmjax, tmp_path):
         with pytest.raises(UserError, match=words):
             own.opened(str(path), sentinels, True).encode("a")
     assert "no sentinels, which this task needs" in ptmjax("inspect", "--gin_file=t5_demo.gin", "--data=my/a.txt", "--vocabulary=bytebpe:300")[2]
+
+
+def test_a_vocabulary_of_a_tagged_text_sees_no_tags(ptmjax, home):
+    (home / "tagged.txt").write_text("\n".join(f"我/r 喜欢/v {c}/n 和/c 别人/r 的/u 诗/n 。/w" for c in "天地玄黄宇宙洪荒日月盈昃辰宿列张" * 4), encoding="utf-8")
+    given = ["--gin_file=bert_demo.gin", "--gin.TASK=zh_tagged_ernie_64", "--data=tagged.txt", "--style=line", "--holdout=3", "--vocabulary=characters:64"]
+    code, out, err = ptmjax("inspect", *given, "--examples=1")
+    assert code == 0 and "training a characters vocabulary" in err and "我 喜欢" in out.replace("[", "").replace("]", ""), err
+    [made] = (home / "cache").glob("vocabulary-characters-*")
+    assert {"我", "喜", "。"} <= (pieces := set(made.read_text(encoding="utf-8").split())) and not pieces & {"/", "n", "r", "w"}
+    code, _, err = ptmjax("inspect", "--gin_file=t5_demo.gin", "--data=tagged.txt", "--vocabulary=characters:64")
+    assert code == 2 and "vocabulary characters has no sentinels" in err

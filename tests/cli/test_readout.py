@@ -144,8 +144,8 @@ def test_the_table_of_the_demos(capsys, monkeypatch):
     monkeypatch.setattr(readouts, "trained", lambda name, folder, words: told.append((str(folder), words)) or (control if "_control" in str(folder) else found))
     readouts.main("x", "--gin.STEPS=2")
     lines = capsys.readouterr().out.splitlines()
-    assert len(told) == 2 * len(readouts.CONTROLS) and told[1] == ("x/bert_demo_control", ["--gin.STEPS=2", "--gin.Context.see=@masks.own"])
-    assert len(lines) == 2 + 3 * len(readouts.CONTROLS) and lines[2] == "| bert_demo | mlm | 4.000 | 6.100 | 6.000 |"
+    assert len(told) == 2 * len(readouts.CONTROLS) and ("x/bert_demo_control", ["--gin.STEPS=2", "--gin.Context.see=@masks.own"]) in told
+    assert len(lines) == 2 + 3 * len(readouts.CONTROLS) and "| bert_demo | mlm | 4.000 | 6.100 | 6.000 |" in lines
     assert readouts.rows(found, control) == [("mlm", 4.0, 6.1, 6.0), ("accuracy", 0.2, 0.04, 0.05), ("balanced accuracy of nsp", pytest.approx(0.6), 0.5, 0.5)]
 
 
