@@ -50,7 +50,7 @@ def test_three_processes_train_the_same_bytes(tmp_path, kind):
 def test_case(tmp_path, kind, lower):
     name, train = KINDS[kind]
     train([*ENGLISH[:300], "ALE Jam"], str(tmp_path / name), 400, lower)
-    v = opened(tmp_path / name) if name.endswith(".model") else WordPiece(str(tmp_path / name), lower)
+    v = WordPiece(str(tmp_path / name), lower) if name.endswith(".txt") else opened(tmp_path / name)
     assert (v.decode(v.encode("ALE")) == "ale") == lower and v.unk not in v.encode("ALE Jam")
 
 
