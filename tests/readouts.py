@@ -13,7 +13,7 @@ from ptmjax import gin_folder
 from ptmjax.cli import readout
 
 OWN = ("--gin.Context.see=@masks.own", "attention cut to the own position")
-CONTROLS = {"bert_demo": OWN, "bert_nsp_demo": OWN, "electra_demo": OWN,
+CONTROLS = {"bert_demo": OWN, "bert_nsp_demo": OWN, "electra_demo": OWN, "ernie_demo": OWN,
             "t5_demo": ("--gin.decoder/Context.cross=@masks.nothing", "the input out of the decoder's sight")}
 
 

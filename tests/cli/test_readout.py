@@ -142,8 +142,8 @@ def test_the_table_of_the_demos(capsys, monkeypatch):
     monkeypatch.setattr(readouts, "trained", lambda name, folder, words: told.append((str(folder), words)) or (control if "_control" in str(folder) else found))
     readouts.main("x", "--gin.STEPS=2")
     lines = capsys.readouterr().out.splitlines()
-    assert len(told) == 8 and told[1] == ("x/bert_demo_control", ["--gin.STEPS=2", "--gin.Context.see=@masks.own"])
-    assert len(lines) == 2 + 4 * 3 and lines[2] == "| bert_demo | mlm | 4.000 | 6.100 | 6.000 |"
+    assert len(told) == 10 and told[1] == ("x/bert_demo_control", ["--gin.STEPS=2", "--gin.Context.see=@masks.own"])
+    assert len(lines) == 2 + 5 * 3 and lines[2] == "| bert_demo | mlm | 4.000 | 6.100 | 6.000 |"
     assert readouts.rows(found, control) == [("mlm", 4.0, 6.1, 6.0), ("accuracy", 0.2, 0.04, 0.05), ("balanced accuracy of nsp", pytest.approx(0.6), 0.5, 0.5)]
 
 
