@@ -151,7 +151,7 @@ def test_faults_of_a_folder_are_one_line(theirs, tmp_path):
     bad = lambda **how: published.load(spoil(folder, tmp_path / str(next(spoiled)), **how))
     with pytest.raises(UserError, match=r"config.json cannot be read .*: name the folder"):
         published.load(tmp_path / "nowhere")
-    with pytest.raises(UserError, match="of a 'gpt2' model; known are bert"):
+    with pytest.raises(UserError, match="of a 'gpt2' model; known are albert, bert"):
         bad(config={"model_type": "gpt2"})
     with pytest.raises(UserError, match="has no 'hidden_size'"):
         bad(config={"hidden_size": None})

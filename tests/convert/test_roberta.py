@@ -115,7 +115,7 @@ def test_bare_encoders_and_faults(theirs, tmp_path):
     build, params, left = published.load(there)
     assert left == ["roberta.pooler.dense.bias"] and "model/heads/mlm/bias" not in params and build.leaves.keys() == params.keys()
     for change, words in (({"pad_token_id": -1}, "pad_token_id -1; it must be a whole number of at least 0"), ({"pad_token_id": 38}, "none behind those up to its pad_token_id 38"),
-                          ({"model_type": "gpt2"}, "of a 'gpt2' model; known are bert, electra, roberta, t5, xlm-roberta")):
+                          ({"model_type": "gpt2"}, "of a 'gpt2' model; known are albert, bert, electra, ernie, roberta, t5, xlm, xlm-roberta")):
         with pytest.raises(UserError, match=words):
             published.load(spoil(folder, tmp_path / str(len(list(tmp_path.iterdir()))), change))
     assert roberta.fields(SIZES, "x")["pad_token_id"] == 1

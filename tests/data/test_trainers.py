@@ -106,7 +106,7 @@ def test_wordpiece_of_english_has_its_common_words(tmp_path):
     theirs.normalizer, theirs.pre_tokenizer = tokenizers.normalizers.BertNormalizer(), tokenizers.pre_tokenizers.BertPreTokenizer()
     symbols = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     theirs.train_from_iterator(ENGLISH, tokenizers.trainers.WordPieceTrainer(vocab_size=4000, min_frequency=2, special_tokens=symbols, show_progress=False))
-    assert len(theirs.get_vocab().keys() & set(v._pieces)) > 3960  # but for ties
+    assert len(theirs.get_vocab().keys() & set(v._pieces)) > 3900  # but for ties, by which theirs differ by 45 from process to process
 
 
 def test_alphabet_of_a_script_with_many_characters(tmp_path):
