@@ -58,8 +58,8 @@ def run(args: argparse.Namespace) -> int:
     batches = lambda: data.heldout(rows_sharding(mesh), plan.rows)
     with jax.set_mesh(mesh):
         found = loop.evaluate(plan, make_eval(plan.build, plan.objective, plan.seed), params, step, batches())
-        if args.rows is not None:
-            save_rows(args.rows, data, plan, step, params, batches())
+    if args.rows is not None:
+        save_rows(args.rows, data, plan, step, params, batches())
     data.prepare()
     if jax.process_index() == 0:
         print(json.dumps({"step": step} | found | readout.baselines(data)))
@@ -92,8 +92,8 @@ def prepared(args: argparse.Namespace, held: Experiment, mesh: Mesh) -> tuple[Da
         with jax.set_mesh(mesh):
             state, batch = plan.abstract, loop.abstract_batch(plan, spec)
             sums, metrics, _ = make_eval(plan.build, plan.objective, plan.seed).eval_shape(state.params, batch, state.carry, state.step)
-            if args.rows is not None:
-                make_rows(plan.build, plan.objective, plan.seed).eval_shape(state.params, batch, state.step)
+        if args.rows is not None:
+            make_rows(plan.build, plan.objective, plan.seed).eval_shape(state.params, batch, state.step)
         return data, plan, sorted({"loss", *sums, *metrics})
 
 
