@@ -1,4 +1,5 @@
 """What the pages promise: their commands and their files, run as a reader would."""
+import importlib
 import itertools
 import os
 import re
@@ -47,7 +48,7 @@ def test_links_lead_somewhere(page):
 def test_the_pages_name_only_commands_that_are_tested():
     """Every command of the README is run here, or by the tests of launch/ and of several processes."""
     names = {tuple(w for w in words if not w.startswith("XLA_FLAGS="))[:2] for page in PAGES for words in commands(page)}
-    assert names <= {("ptmjax", c) for c in ("train", "eval", "fill", "inspect", "list", "export", "detect", "vocab", "corpora", "report", "cache", "compile")} | {
+    assert names <= {("ptmjax", c) for c in ("train", "eval", "fill", "inspect", "list", "export", "detect", "vocab", "corpora", "report", "cache", "compile", "sweep", "probe")} | {
         ("bash", f"launch/{script}.sh") for script in ("local", "test", "processes", "again", "slurm", "tpu_vm", "gke")} | {("docker", "build")}, names
 
 
@@ -153,3 +154,25 @@ def test_an_objective_of_ones_own(tmp_path):
         out = ptmjax([*command, f"--cache={tmp_path / 'cache'}"], tmp_path)
         assert ("unigram" in out) == ("my_shuffle" in " ".join(command) and command[1] == "train")
     assert "balanced accuracy of moved" in out
+
+
+def test_a_sweep_of_ones_own(tmp_path):
+    """The file of the page is checked whole; every command of the page can be read."""
+    from ptmjax.cli.main import commands as known
+    from ptmjax.cli.main import options, parser_of
+    page, names = "docs/sweeps.md", known()
+    found = commands(page)
+    for words in found:
+        options(parser_of(words[1], importlib.import_module(f"ptmjax.cli.{words[1]}"), names[words[1]]), words[2:])
+    [(name, text)] = re.findall(r"^`([\w.]+)`\n```\w*\n(.*?)^```", (ROOT / page).read_text(encoding="utf-8"), re.M | re.S)
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    [command] = [words for words in found if name in words]
+    out = ptmjax([*command, f"--cache={tmp_path / 'cache'}", *(word for word in SMALL if not word.startswith("--gin.STEPS_")), "--gin.SIZE=8"], tmp_path)
+    assert out.startswith("6 runs, 6 of them not done, each read out as masked, parts\nptmjax train --gin_file=bert_demo.gin") and out.count("TASK=en_pd_wwm_64") == 3
+
+
+@pytest.mark.slow
+def test_the_shipped_sweeps(tmp_path):
+    for path in sorted((ROOT / "gin/sweeps").glob("*.gin")):
+        out = ptmjax(["ptmjax", "sweep", f"sweeps/{path.name}", f"--workdir={tmp_path / path.stem}", f"--cache={tmp_path / 'cache'}", "--dry_run"], tmp_path)
+        assert " of them not done" in out and not (tmp_path / path.stem).exists()

@@ -59,8 +59,8 @@ def run(args: argparse.Namespace) -> int:
     with jax.set_mesh(mesh):
         for name, heldout in data.heldouts.items():
             found[name] = loop.evaluate(plan, evaluation, params, step, heldout(rows_sharding(mesh), plan.rows))
-        if args.rows is not None:
-            save_rows(args.rows, data, plan, step, params, data.heldouts[VALIDATION](rows_sharding(mesh), plan.rows))
+    if args.rows is not None:
+        save_rows(args.rows, data, plan, step, params, data.heldouts[VALIDATION](rows_sharding(mesh), plan.rows))
     data.prepare()
     if jax.process_index() == 0:
         print(json.dumps({"step": step} | found.pop(VALIDATION) | readout.baselines(data) | found))
@@ -95,8 +95,8 @@ def prepared(args: argparse.Namespace, held: Experiment, mesh: Mesh) -> tuple[Da
         with jax.set_mesh(mesh):
             state, batch = plan.abstract, loop.abstract_batch(plan, spec)
             sums, metrics, _ = make_eval(plan.build, plan.objective, plan.seed).eval_shape(state.params, batch, state.carry, state.step)
-            if args.rows is not None:
-                make_rows(plan.build, plan.objective, plan.seed).eval_shape(state.params, batch, state.step)
+        if args.rows is not None:
+            make_rows(plan.build, plan.objective, plan.seed).eval_shape(state.params, batch, state.step)
         return data, plan, sorted({"loss", *sums, *metrics})
 
 

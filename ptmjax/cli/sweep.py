@@ -101,7 +101,8 @@ def planned(args: argparse.Namespace, runs: Sequence[Run], readouts: Sequence[Re
 def check(args: argparse.Namespace, runs: Sequence[Run], readouts: Sequence[Readout]) -> None:
     """Builds and traces every variant, and every readout of it, and holds folders that are there to them: any fault of the sweep is one
     line before the first step."""
-    asked = [(readout, *command(readout, runs[0].folder, args.cache)) for readout in readouts]
+    for readout in readouts:
+        command(readout, runs[0].folder, args.cache)
     seen: set[str] = set()
     for run in runs:
         again = (run.folder / config.SAVED).is_file() and not is_done(run, args.cache)
@@ -111,8 +112,8 @@ def check(args: argparse.Namespace, runs: Sequence[Run], readouts: Sequence[Read
             experiment = built(args, run)
             if again:
                 folder.check_settings(epath.Path(run.folder))
-            for readout, module, parsed in asked if run.variant not in seen else ():
-                check_readout(readout, module, parsed, experiment)
+            for readout in readouts if run.variant not in seen else ():
+                check_readout(readout, *command(readout, run.folder, args.cache), experiment)
         except UserError as e:
             raise UserError(f"variant {run.variant!r}: {e}") from e
         seen.add(run.variant)

@@ -16,6 +16,7 @@ from ptmjax.types import Array, Batch, Key, Keys, Sum, UserError
 def make_rows(build: Build, objective: Objective, seed: int = 0) -> Callable[[dict[str, Array], Batch, Array], dict[str, Sum]]:
     """(params, batch, step) -> {loss or metric: Sum of [B]}: what make_eval adds up, of each row as a batch of one.
 
+    To be called outside of jax.set_mesh: a batch of one cannot be laid over a mesh. The arrays may lie on one, and XLA shares out the rows.
     UserError where rows are not by themselves: an objective that couples them, or hands a carry from batch to batch.
     """
     if objective.coupled:

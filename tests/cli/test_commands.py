@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from ptmjax.cli import session
+from ptmjax.cli import probe, session
 from ptmjax.cli.main import main
 from ptmjax.training.metrics import read_lines
 
@@ -132,6 +132,43 @@ def test_a_mixture_is_a_task_to_every_command(ptmjax, home):
     for command, more in (("inspect", ["--data=my.txt"]), ("train", ["--workdir=never", "--gin.Stage.streams=True"])):
         code, _, err = ptmjax(command, "--gin_file=tiny.gin", *mixed, *more)
         assert code == 2 and len(err.splitlines()) == 1 and "mixture" in err, err
+
+
+def of(found):
+    """What a command printed as JSON."""
+    code, out, err = found
+    assert code == 0, err
+    return json.loads(out.splitlines()[-1])
+
+
+def test_eval_of_another_task_by_a_head_with_its_rows(ptmjax, home, trained):
+    """The masks are those of seed 0 and of that task, whatever the run's."""
+    own, other = of(ptmjax("eval", "--workdir=trained")), ["--workdir=trained", "--task=typed", "--head=mlm"]
+    found = of(ptmjax("eval", *other, f"--rows={home / 'rows.npz'}"))
+    assert own["records"] == found["records"] and own["mlm"] != found["mlm"] and found["overflow"] == 0 and found["step"] == 2
+    with np.load(home / "rows.npz") as held:
+        for name in ("mlm", "accuracy"):
+            assert held[f"{name}/value"].sum() / held[f"{name}/weight"].sum() == pytest.approx(found[name], rel=1e-5, abs=1e-7)
+        assert len(held["document"]) == found["records"] > len(set(held["document"])) >= 1
+    for words, fault in ((["--task=tinny"], "task 'tinny' is not registered"), (["--task=typed_other"], "--task=typed_other has another vocabulary than tiny"),
+                         (["--head=rtd"], "--head=rtd: no networks of the run have it, one must; there is mlm of model")):
+        code, _, err = ptmjax("eval", "--workdir=trained", *words)
+        assert code == 2 and fault in err and err.count("\n") == 1
+
+
+def test_probe(ptmjax, home, trained):
+    words = ["--workdir=trained", "--most=16"]
+    found = of(ptmjax("probe", *words, f"--rows={home / 'probe.npz'}"))
+    assert {name for name, x in found.items() if isinstance(x, float)} == set(probe.NUMBERS) and found["trained_on"] == 5 * (16 + 4)
+    assert found["blocks"] == 1039 + 216 + 251 + 116 + 632 and found["majority"] == 1039 / 2254 and set(found["recall"]) == {"novel", "law", "history", "poetry", "address"}
+    assert found["balanced_accuracy"] == pytest.approx(np.mean(list(found["recall"].values()))) and found["words_balanced_accuracy"] > 0.3 > found["chance"]
+    with np.load(home / "probe.npz") as held:
+        for name in ("accuracy", "balanced_accuracy"):
+            assert held[f"{name}/value"].sum() / held[f"{name}/weight"].sum() == pytest.approx(found[name])
+        assert len(set(held["document"])) == 16
+    assert of(ptmjax("probe", *words)) == found
+    code, _, err = ptmjax("probe", "--workdir=trained", "--labels=en_pd_part")
+    assert code == 2 and "--labels is 'en_pd_part'; it may be one of 'en_pd_parts_16'" in err
 
 
 def test_the_best_step_is_kept_and_read(ptmjax, home):

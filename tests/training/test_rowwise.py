@@ -14,21 +14,22 @@ from tests.drivers import tiny
 
 
 def test_rows_add_up_to_the_evaluation():
-    stage, mesh = tiny.stage(), tiny.mesh_of(1, 1, 1)
+    """On several devices too."""
+    stage, mesh = tiny.stage(), tiny.mesh_of(2, 1, 2)
     plan = plan_of(stage, mesh, 3, 10)
     params, sums = plan.create().params, {}
     rows, whole = make_rows(plan.build, plan.objective, plan.seed), make_eval(plan.build, plan.objective, plan.seed)
-    with jax.set_mesh(mesh):
-        for batch in stage.heldout["heldout"](rows_sharding(mesh), tiny.ROWS):
-            found = rows(params, batch, jnp.int32(0))
+    for batch in stage.heldout["heldout"](rows_sharding(mesh), tiny.ROWS):
+        found = rows(params, batch, jnp.int32(0))
+        with jax.set_mesh(mesh):
             losses, metrics, _ = whole(params, batch, plan.abstract.carry, jnp.int32(0))
-            for name, x in (losses | metrics).items():
-                assert found[name].value.shape == found[name].weight.shape == (tiny.ROWS,)
-                np.testing.assert_allclose(found[name].value.sum(), x.value, rtol=1e-5)
-                np.testing.assert_allclose(found[name].weight.sum(), x.weight, rtol=1e-6)
-            fills = np.asarray(batch["index"]) < 0
-            assert (np.asarray(found["mlm"].weight) == 0).tolist() == fills.tolist()
-            sums = found
+        for name, x in (losses | metrics).items():
+            assert found[name].value.shape == found[name].weight.shape == (tiny.ROWS,)
+            np.testing.assert_allclose(found[name].value.sum(), x.value, rtol=1e-5)
+            np.testing.assert_allclose(found[name].weight.sum(), x.weight, rtol=1e-6)
+        fills = np.asarray(batch["index"]) < 0
+        assert (np.asarray(found["mlm"].weight) == 0).tolist() == fills.tolist()
+        sums = found
     assert len(np.unique(np.asarray(sums["mlm"].value)[~fills])) > 1 and fills.any()
 
 
