@@ -1,6 +1,7 @@
 """Pre-training tasks on Chinese. The number in a name is the length of a row.
 
-zh_pd_*, on the shipped poems. mlm: masked characters; wwm: whole words; mac: MacBERT's; ernie: ERNIE 1.0's three levels, each row of one
+zh_pd_*, on the shipped poems. mlm: masked characters; random: all of them shown as random ones, for readouts; wwm: whole words; mac:
+MacBERT's, and mac_random, mac_partial, mac_mask, what it was compared with; ernie: ERNIE 1.0's three levels, each row of one
 of them at random; ernie_basic, ernie_phrase, ernie_entity: pairs of one level, with next sentence. Words, phrases and entities are the
 longest matches of a shipped list. Blocks under 8 tokens are dropped. ernie_released is as ERNIE's released code: whole words or, by row,
 characters, each character of a word shown on its own, next sentence; but there every word is chosen at rate .15 by itself, here a budget
@@ -47,13 +48,20 @@ def _pairs(name: str, pairs: Pairs, readout: Pairs | None = None, words=WORDS) -
     register(Task(f"zh_pd_{name}_{pairs.masking.length}", ZH_PD_SMALL, ZH_PD_4096, cut, pairs, readout or pairs.readout()))
 
 
-def _mac(length: int) -> None:
-    """MacBERT (Cui et al. 2020, arXiv 2004.13922): n-grams of words, each word of one shown as a similar word (.8), at random (.1) or as it
-    is; sentence order. It never sees [MASK], so its readout shows random characters, which tell as little, in all scored places."""
-    ngrams = Ngrams((0.4, 0.3, 0.2, 0.1))
-    masking = _masking(length, ngrams, mask=0.0, random=0.1, each="word", similar=Similar(ZH_PD_SIMILAR, ZH_PD_4096))
-    hidden = dataclasses.replace(masking, random=1.0, similar=None)
-    _pairs("mac", Pairs(masking, other=0.0, swapped=0.5), Pairs(hidden, other=0.0, swapped=0.5))
+SHOWN = {  # by MacBERT and the other arms of its ablation (Cui et al. 2020, arXiv 2004.13922, section 5.2); a tenth is kept
+    "mac": dict(mask=0.0, random=0.1, similar=Similar(ZH_PD_SIMILAR, ZH_PD_4096, 0.8)),
+    "mac_random": dict(mask=0.0, random=0.9),
+    "mac_partial": dict(mask=0.8, random=0.1),
+    "mac_mask": dict(mask=0.9, random=0.0),
+}
+
+
+def _mac(name: str, length: int) -> None:
+    """n-grams of words, each word of one shown in its own way; sentence order. A model that has never seen [MASK] is read out with random
+    characters, which tell as little, in all scored places."""
+    masking = _masking(length, Ngrams((0.4, 0.3, 0.2, 0.1)), each="word", **SHOWN[name])
+    hidden = dataclasses.replace(masking, random=1.0, similar=None) if not masking.mask else masking.readout()
+    _pairs(name, Pairs(masking, other=0.0, swapped=0.5), Pairs(hidden, other=0.0, swapped=0.5))
 
 
 for _length in (64, 128):
@@ -63,8 +71,11 @@ for _length in (64, 128):
     for _level, _choice in LEVELS.items():
         _pairs(f"ernie_{_level}", Pairs(_masking(_length, _choice)), words=UNITS)
     _pairs("ernie_released", Pairs(_masking(_length, RELEASED)))
-    _mac(_length)
+_hidden = _masking(64, Tokens(), mask=0.0, random=1.0)
+_blocks("pd_random", _hidden)
 for _length in (64, 128, 512):
+    for _name in SHOWN:
+        _mac(_name, _length)
     _blocks("jieba_wwm", _masking(_length, Words()), words=Jieba())
     _blocks("jieba_ernie", _masking(_length, MIXED), words=JIEBA)
     _blocks("spaced_wwm", _masking(_length, Words()), ZH_SPACED, written=Spaced(), style="line", holdout=4)

@@ -2,15 +2,16 @@
 
 N blocks, L tokens of a block.
 """
+import collections
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from ptmjax.tasks.corpora import EN_PD_SMALL
+from ptmjax.tasks.corpora import EN_PD_SMALL, ZH_PD_SMALL
 
-from ptmjax.data import text
+from ptmjax.data import sources, text
 from ptmjax.data.vocabulary import Vocabulary
 from ptmjax.types import UserError, at_least, one_of
 
@@ -81,6 +82,19 @@ class Labelled:
         return {split: drawn(blocks, limits[split]) for split, blocks in found.items()}
 
 
+@dataclass(frozen=True)
+class Fields(Labelled):
+    """Rows of a JSON or parquet file, of which a field is the class: parts are ((class, class), ...), the others are left out."""
+
+    field: str = "label"
+
+    def documents(self) -> Iterator[Document]:
+        read = lambda field: sources.source(self.text, "blank", field).documents(collections.Counter())
+        for document, name in zip(read("text"), read(self.field), strict=True):
+            if name in self.classes:
+                yield Document(document, self.classes.index(name), self.split(document))
+
+
 def drawn(blocks: Sequence[tuple[np.ndarray, int, int]], most: int | None) -> Rows:
     """At most so many of a class, in the order of the text."""
     tokens, labels, documents = (np.array(column) for column in zip(*blocks))
@@ -119,3 +133,4 @@ PARTS = (
 )
 for _length in (16, 32):
     register(f"en_pd_parts_{_length}", Labelled(EN_PD_SMALL, PARTS, _length))
+    register(f"zh_pd_genre_{_length}", Fields(ZH_PD_SMALL, (("shi", "shi"), ("ci", "ci"), ("qu", "qu")), _length, field="genre"))

@@ -1,7 +1,8 @@
 """Pre-training tasks on the shipped English text. The number in a name is the length of a row.
 
-mlm: masked tokens; wwm: masked whole words; span: SpanBERT's masked spans; nsp: masked next-sentence pairs; wwm_nsp, sop: those with
-whole words, ALBERT's n-grams and sentence order; struct: StructBERT's shuffled runs and three ways; unilm: UniLM's four patterns; rtd:
+mlm: masked tokens; wwm: masked whole words; span: SpanBERT's masked spans; nsp: masked next-sentence pairs; pairs, order, three: the
+same masks with two segments that follow each other, sentence order, three ways; wwm_nsp: nsp with whole words; sop: order with ALBERT's
+n-grams; struct: StructBERT's shuffled runs and three ways; unilm: UniLM's four patterns; rtd:
 the input of ELECTRA's generator; spans: T5's span corruption; full, doc: masked tokens in RoBERTa's rows of whole sentences, which cross
 documents or do not, in byte-level BPE. Blocks under 8 tokens are dropped.
 """
@@ -50,6 +51,8 @@ for _length, _cap in ((64, 10), (128, 20), (512, 77)):
     _masking, _whole = (Masking(EN_PD_4096, _length, cap=_cap, choice=choice) for choice in (Tokens(), Words()))
     register(_pairs("nsp", _length, Pairs(_masking)))
     register(_pairs("wwm_nsp", _length, Pairs(_whole)))
+    for _name, _other, _swapped in (("pairs", 0.0, 0.0), ("order", 0.0, 0.5), ("three", 1 / 3, 1 / 3)):
+        register(_pairs(_name, _length, Pairs(_masking, other=_other, swapped=_swapped)))
     register(_pairs("sop", _length, Pairs(replace(_masking, choice=Ngrams(inverse(3))), other=0.0, swapped=0.5)))
     register(_pairs("struct", _length, Shuffled(Pairs(_masking, other=1 / 3, swapped=1 / 3))))
     register(_pairs("unilm", _length, Patterns(Pairs(replace(_masking, choice=Ngrams((0.8, 0.1, 0.1), words=False))))))

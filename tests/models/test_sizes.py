@@ -30,6 +30,9 @@ BERT |= {"bert_base_wwm": BERT["bert_base"], "structbert_base": BERT["bert_base"
          "spanbert_large": BERT["bert_large"] - (1024 * 1024 + 3 * 1024 + 2) - (30522 - 28996) * 1025
          + 20 * 200 + 2248 * 1024 + 1024 + 1024 * 1024 + 1024 + 4 * 1024 + 28996}
 ROBERTA = {"roberta_base": 124_697_433, "roberta_large": 355_412_057}
+# Chinese BERT's with the pooler, and the heads of tokens and two classes.
+BERT |= {"macbert_base": 102_267_648 + (768 * 768 + 3 * 768 + 21128) + 2 * 768 + 2,
+         "macbert_large": 324_472_832 + (1024 * 1024 + 1024) + (1024 * 1024 + 3 * 1024 + 21128) + 2 * 1024 + 2}
 T5 = {"t5_small": 60_506_624, "t5_base": 222_903_552, "t5_large": 737_668_096, "t5_v1_1_small": 76_961_152, "t5_v1_1_base": 247_577_856,
       "t5_v1_1_large": 783_150_080}
 ELECTRA = {"electra_small": 13_549_057, "electra_base": 109_483_009, "electra_large": 335_142_913}  # discriminators with their head
