@@ -55,7 +55,7 @@ def test_the_page_holds():
     ("::test_golden`", "::test_goldn`", "row 12: tests/data/test_spans.py has no test test_goldn"),
     ("tests/data/test_spans.py::test_golden", "tests/data/test_span.py::test_golden", "row 12: there is no file tests/data/test_span.py"),
     ("`tests/data/test_spans.py::test_lengths`, `tests/data/test_spans.py::test_lengths_are_the_most_that_fit`", "the tests", "row 11: 'the tests' names no tests"),
-    ("`tests/data/test_masking.py::test_budget`", "`tests/data/test_masking.py::example`", "row 4: tests/data/test_masking.py has no test example"),
+    ("`tests/data/test_choices.py::test_budget`", "`tests/data/test_choices.py::runs`", "row 4: tests/data/test_choices.py has no test runs"),
     ("- 43: ", "- 44: ", "43 stands 0 times"), ("- 43: ", "- 44: ", "44 stands 2 times"), ("- 43: ", "- 43: x\n- 99: ", "99 stands 1 times"),
     ("| 34 | ", "| 35 | ", "row 35 stands in section B"), ("| 41 | ", "| ", "41 stands 0 times"),
     (" (google-research/bert#910, huggingface/transformers#11768, huggingface/transformers#9866)", "", "row 1 names 0 issues"),
