@@ -156,17 +156,22 @@ def test_an_objective_of_ones_own(tmp_path):
     assert "balanced accuracy of moved" in out
 
 
-def test_a_sweep_of_ones_own(tmp_path):
-    """The file of the page is checked whole; every command of the page can be read."""
+def test_the_commands_of_sweeps_can_be_read():
     from ptmjax.cli.main import commands as known
     from ptmjax.cli.main import options, parser_of
-    page, names = "docs/sweeps.md", known()
-    found = commands(page)
+    names, found = known(), commands("docs/sweeps.md")
     for words in found:
         options(parser_of(words[1], importlib.import_module(f"ptmjax.cli.{words[1]}"), names[words[1]]), words[2:])
+    assert {words[1] for words in found} == {"sweep", "eval", "probe"}
+
+
+@pytest.mark.slow
+def test_a_sweep_of_ones_own(tmp_path):
+    """The file of the page, checked whole."""
+    page = "docs/sweeps.md"
     [(name, text)] = re.findall(r"^`([\w.]+)`\n```\w*\n(.*?)^```", (ROOT / page).read_text(encoding="utf-8"), re.M | re.S)
     (tmp_path / name).write_text(text, encoding="utf-8")
-    [command] = [words for words in found if name in words]
+    [command] = [words for words in commands(page) if name in words]
     out = ptmjax([*command, f"--cache={tmp_path / 'cache'}", *(word for word in SMALL if not word.startswith("--gin.STEPS_")), "--gin.SIZE=8"], tmp_path)
     assert out.startswith("6 runs, 6 of them not done, each read out as masked, parts\nptmjax train --gin_file=bert_demo.gin") and out.count("TASK=en_pd_wwm_64") == 3
 

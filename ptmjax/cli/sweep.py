@@ -4,6 +4,7 @@ Every run is `ptmjax train` and every readout a command of its own, in a process
 no other. What is done lies in the folders of the runs, so that the same command goes on wherever it was stopped.
 """
 import argparse
+import dataclasses
 import fcntl
 import importlib
 import json
@@ -52,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     sweep = load(args.sweep)
     if args.seeds is not None:
         at_least(1, **{"--seeds": args.seeds})
-        sweep = Sweep(sweep.gin_file, sweep.variants, sweep.readouts, sweep.bindings, args.seeds)
+        sweep = dataclasses.replace(sweep, seeds=args.seeds)
     args.workdir = args.workdir.absolute()
     runs, readouts = variants.runs(sweep, args.workdir, args.gin_bindings), variants.readouts(sweep)
     if args.dry_run or args.print or args.jobs:

@@ -255,3 +255,5 @@ def test_stopped_and_killed_it_ends_as_one_that_was_not(tmp_path):
     rows = list(csv.DictReader(read(tmp_path / "a")[0].decode().splitlines()))
     assert len(rows) == 6 and all(r["missing_seeds"] == "" and r["mean"] for r in rows)
     assert all(r["documents_low"] and r["seeds_low"] for r in rows if r["variant"] == "wide")
+    again = subprocess.run([sys.executable, "-m", "ptmjax", "probe", "--most=20", f"--workdir={tmp_path / 'a/w/base-0'}", f"--cache={tmp_path / 'a/cache'}"], cwd=ROOT, capture_output=True, text=True)
+    assert json.loads(again.stdout.splitlines()[-1]) == json.loads((tmp_path / "b/w/base-0/readouts/parts.json").read_text())["numbers"]
