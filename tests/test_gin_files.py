@@ -20,7 +20,8 @@ FILES = sorted(gin_folder().glob("*.gin"))
 TINY = dict(V=4224, E=16, D=16, LAYERS=1, HEADS=2, SIZE=8, HIDDEN=32, GD=8, GHEADS=1, GHIDDEN=16, BATCH=4, STEPS=3, STEPS_SHORT=2,
             STEPS_LONG=2, STEPS_BASIC=1, STEPS_PHRASE=1, STEPS_ENTITY=1, WARMUP=1)  # the rest (lengths, slots, rates) stays as it is
 ALWAYS = ["Every.log=1", "Every.evaluate=0", "Every.save=0", "Stage.heldout=6"]
-AGAIN = re.compile("_(small|x*large|3b|11b|base_wwm)$|^(mbert|xlmr|xlm_mlm)_")  # shrunk, what their base, BERT or demo is
+AGAIN = re.compile("_(small|x*large|3b|11b|base_wwm)$|^(mbert|xlmr|xlm_mlm|spanbert|structbert|unilm|roberta|albert|macbert|ernie)_(?!demo)")
+# shrunk, what their base, demo or BERT is
 shipped = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 once = pytest.mark.parametrize("path", [pytest.param(p, marks=[pytest.mark.slow] * bool(AGAIN.search(p.stem)), id=p.stem) for p in FILES])
 
