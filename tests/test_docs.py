@@ -53,7 +53,7 @@ def test_the_pages_name_only_commands_that_are_tested():
 
 
 @pytest.mark.parametrize("part, which", [
-    ("## Commands", ["train", "eval", "fill", "inspect", "list", "report", "corpora", "compile"]),
+    ("## Commands", ["train", "eval", "fill", "inspect", "list", "report", "corpora", "compile", "sweep", "probe"]),
     pytest.param("Spans, replaced", ["train", "fill", "export", "train", "detect"], marks=pytest.mark.slow),
     pytest.param("## Several devices", ["train"], marks=pytest.mark.slow),
 ])

@@ -87,9 +87,10 @@ def test_bert_on_own_text_from_one_command(ptmjax, home, monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("gin, more", [
-    (["t5_small.gin", "--gin.STEPS=1", "--gin.TASK=en_pd_spans_64", "--gin.V=300"], ["--vocabulary=unigram:100"]),
+    pytest.param(["t5_small.gin", "--gin.STEPS=1", "--gin.TASK=en_pd_spans_64", "--gin.V=300"], ["--vocabulary=unigram:100"], marks=pytest.mark.slow),
     (["t5_small.gin", "--gin.STEPS=1", "--gin.TASK=en_pd_spans_64", "--gin.V=400"], ["--vocabulary=bytes"]),
-    (["electra_small.gin", "--gin.STEPS=1", "--gin.TASK=en_pd_rtd_64", "--gin.GD=8", "--gin.GHEADS=2", "--gin.GHIDDEN=8", "--gin.E=8", "--gin.WARMUP=0"], ["--vocabulary=bpe"]),
+    pytest.param(["electra_small.gin", "--gin.STEPS=1", "--gin.TASK=en_pd_rtd_64", "--gin.GD=8", "--gin.GHEADS=2", "--gin.GHIDDEN=8", "--gin.E=8", "--gin.WARMUP=0"],
+                 ["--vocabulary=bpe"], marks=pytest.mark.slow),
     (["bert_demo.gin", "--gin.SIZE=8", "--gin.STEPS=1", "--gin.WARMUP=0"], ["--cased", "--holdout=20"]),
 ])
 def test_other_systems_and_vocabularies_on_rows(ptmjax, tmp_path, gin, more):
