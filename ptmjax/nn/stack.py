@@ -43,7 +43,7 @@ class Stack(nnx.Module):
         self.remat, self.loop, self.sequence, self.counts = remat, loop, sequence, tuple(n for _, n in groups)
         keys = jax.random.split(key, len(groups))
         self.shared = tuple(shared)
-        self.groups = nnx.List([stacked(block, n, self.is_shared, k) for (block, n), k in zip(groups, keys)])
+        self.groups = nnx.List([stacked(block, n, k, self.is_shared) for (block, n), k in zip(groups, keys)])
         self.check_shared()
 
     def is_shared(self, path: Sequence[str], _: object = None) -> bool:
@@ -107,7 +107,7 @@ def one_layer(graph: nnx.GraphDef, shared: tuple[PyTree, PyTree], context: dict[
     return state, (memory, aux)
 
 
-def stacked(block: Callable, n: int, shared: Callable[..., bool], key: Array):
+def stacked(block: Callable, n: int, key: Array, shared: Callable[..., bool] = lambda *_: False):
     """n blocks as one: every parameter has a leading axis "layers", but for those `shared`, which are the first block's. Bits equal to n
     blocks made one by one."""
     make = nnx.transform_metadata(lambda k: block(key=k), in_axes=0, out_axes=0, partition="layers")
