@@ -56,7 +56,7 @@ COMMANDS = {  # name -> (what it does, exit code, what it says)
     "stopped": (STOPPED, 143, "ptmjax: stopped by SIGTERM, step 7 is saved: the same command goes on\n"),
     "fine": ("def run(args): return 0", 0, ""),
 }  # fmt: skip
-TYPES = "class UserError(Exception): pass"  # ptmjax.types imports jax, seconds of it
+TYPES = "class UserError(Exception): pass\nclass Late(UserError): pass"  # ptmjax.types imports jax, seconds of it
 
 
 @pytest.mark.parametrize("name", COMMANDS)
