@@ -151,6 +151,7 @@ class Masking(Corruption):
         at, tokens = np.flatnonzero(chosen), rows.ids.copy()
         draws = raw[np.arange(self._most) < np.count_nonzero(chosen, axis=1)[:, None]].view(np.uint32).reshape(-1, 2) * 2.0**-32
         targets, (action, other) = rows.ids.ravel()[at], draws.T
+        new = np.ones(len(at), bool)  # where what is shown in one way begins
         if self.each != "piece" and len(at):
             number = units if self.each == "unit" else np.cumsum(rows.first(), axis=1)
             group = np.stack([at // self.length, number.ravel()[at]])

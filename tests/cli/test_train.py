@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from ptmjax.cli import experiment, train
+from ptmjax.cli import part, train
 from ptmjax.cli.main import main
 from ptmjax.cli.session import fitting
 from ptmjax.types import UserError
@@ -27,7 +27,7 @@ def test_faults_of_reading_the_text_are_told_as_what_they_are(tmp_path, monkeypa
     def build(*about, **more):
         raise AttributeError("a worker's")
 
-    monkeypatch.setattr(experiment, "build", build)
+    monkeypatch.setattr(part, "build", build)
     with pytest.raises(AttributeError, match="a worker's"):
         main(["train", "--gin_file=bert_demo.gin", f"--workdir={tmp_path / 'run'}", f"--cache={tmp_path}"])
 

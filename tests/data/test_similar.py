@@ -36,6 +36,11 @@ def test_words_give_way_to_similar_ones(table):
     assert len(pickle.dumps(masking)) < 1000 and "bound" not in masking.bound(np.ones(table.vocabulary.size))
 
 
+def test_nothing_to_swap(table):
+    rows, _ = shown(table, "unheard unheard", 3)  # unknown words alone
+    assert all(row[:2] == ["[UNK]", "[UNK]"] for row in rows)
+
+
 def test_rates_of_macbert(table):
     """80 % similar, 10 % random, 10 % kept, no [MASK] (Cui et al. 2020, section 3)."""
     eighty = Similar(table.path, table.vocabulary, 0.8)
