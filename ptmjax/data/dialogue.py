@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from ptmjax.data.corruption import Corruption
+from ptmjax.data.corruption import Over
 from ptmjax.data.masking import Masking
 from ptmjax.data.pairs import TRIES
 from ptmjax.data.vocabulary import Vocabulary
@@ -78,7 +78,7 @@ class Turns:
 
 
 @dataclasses.dataclass(frozen=True)
-class Dialogue(Corruption):
+class Dialogue(Over):
     """Corruption: CLS turn SEP turn SEP ..., masked in turns of both roles; and a label, 1 where one turn is fake.
 
     fake: the share of rows in which one turn, any, is that of a random record of another dialogue (its own role stays); the paper does
@@ -139,15 +139,3 @@ class Dialogue(Corruption):
                 turns = self._turns(record)
                 return turns[int(rng.integers(len(turns)))]
         return None
-
-    def readout(self) -> "Dialogue":
-        """The same dialogues with all chosen pieces shown as MASK."""
-        return dataclasses.replace(self, masking=self.masking.readout())
-
-    @property
-    def view(self) -> str:
-        return self.masking.view
-
-    def bound(self, counts: np.ndarray) -> dict[str, float]:
-        """Of the masked tokens (masking.no_context_bound)."""
-        return self.masking.bound(counts)

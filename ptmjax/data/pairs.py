@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from ptmjax.data.corruption import Corruption
+from ptmjax.data.corruption import Over
 from ptmjax.data.masking import Masking
 from ptmjax.types import UserError
 
@@ -16,7 +16,7 @@ TRIES = 10  # records drawn in search of another document, as in BERT's own code
 
 
 @dataclasses.dataclass(frozen=True)
-class Pairs(Corruption):
+class Pairs(Over):
     """Corruption: CLS A SEP B SEP with types 0 and 1; masked; and a label, which tells what B is.
 
     In the text B follows A; at rate `swapped` the two change places, at rate `other` B is from another document. Labels number those
@@ -103,18 +103,6 @@ class Pairs(Corruption):
                 begin, end = _run(bounds, want, rng)
                 return self.masking.pieces(record)[bounds[begin] : bounds[end]]
         return None
-
-    def readout(self) -> "Pairs":
-        """The same pairs with all chosen pieces shown as MASK."""
-        return dataclasses.replace(self, masking=self.masking.readout())
-
-    @property
-    def view(self) -> str:
-        return self.masking.view
-
-    def bound(self, counts: np.ndarray) -> dict[str, float]:
-        """Of the masked tokens (masking.no_context_bound)."""
-        return self.masking.bound(counts)
 
 
 def _bounds(record: dict) -> np.ndarray:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from ptmjax.data.corruption import Corruption
+from ptmjax.data.corruption import Over
 from ptmjax.data.pairs import Pairs
 from ptmjax.types import BIDIRECTIONAL, LEFT_TO_RIGHT, PATTERNS, RIGHT_TO_LEFT, SEQ2SEQ, UserError
 
@@ -15,7 +15,7 @@ TYPES = {BIDIRECTIONAL: (0, 1), LEFT_TO_RIGHT: (2, 2), RIGHT_TO_LEFT: (3, 3), SE
 
 
 @dataclasses.dataclass(frozen=True)
-class Patterns(Corruption):
+class Patterns(Over):
     """Corruption: masked rows of one of four patterns, drawn by `rates` (bidirectional, left to right, right to left, seq2seq): `pattern`,
     which nn.masks.patterns reads.
 
@@ -25,6 +25,7 @@ class Patterns(Corruption):
     The paper says of the target's end that it is masked in fine-tuning; no symbol is predicted here.
     """
 
+    over = "pairs"
     pairs: Pairs
     rates: tuple[float, float, float, float] = (1 / 3, 1 / 6, 1 / 6, 1 / 3)
 
@@ -54,15 +55,3 @@ class Patterns(Corruption):
         scored = np.array([p == BIDIRECTIONAL and len(a) > 0 < len(b) for (a, b, _), p in zip(made, pattern)], np.float32)
         label = np.array([label for _, _, label in made], np.int32)
         return out | {"types": types.astype(np.int32), "label": label, "row_weights": scored, "pattern": pattern.astype(np.int32)}
-
-    def readout(self) -> "Patterns":
-        """The same patterns, all predicted places shown as MASK."""
-        return dataclasses.replace(self, pairs=self.pairs.readout())
-
-    @property
-    def view(self) -> str:
-        return self.pairs.view
-
-    def bound(self, counts: np.ndarray) -> dict[str, float]:
-        """Of the masked tokens (masking.no_context_bound)."""
-        return self.pairs.bound(counts)

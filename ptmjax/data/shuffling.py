@@ -8,14 +8,14 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from ptmjax.data.corruption import Corruption
+from ptmjax.data.corruption import Over
 from ptmjax.data.masking import Masking
 from ptmjax.data.pairs import Pairs
 from ptmjax.types import UserError
 
 
 @dataclasses.dataclass(frozen=True)
-class Shuffled(Corruption):
+class Shuffled(Over):
     """Corruption: that of `inner`, and of the runs of `size` tokens that it leaves alone a share `share` is shuffled.
 
     A run is `size` neighbouring places that may be chosen and are not predicted; of all there are, overlapping ones too, share * their
@@ -25,6 +25,7 @@ class Shuffled(Corruption):
     The paper's 5 % of trigrams is read as a share of all of them; it does not say whether an order may stay as it was.
     """
 
+    over = "inner"
     inner: Masking | Pairs
     share: float = 0.05
     size: int = 3
@@ -36,10 +37,6 @@ class Shuffled(Corruption):
     @property
     def features(self) -> tuple[str, ...]:
         return (*self.inner.features, "order_weights")
-
-    @property
-    def vocabulary(self):
-        return (self.inner.masking if isinstance(self.inner, Pairs) else self.inner).vocabulary
 
     def rows(self, examples: Sequence[dict], rngs: Iterable[np.random.Generator], lookup: Sequence[dict]) -> dict[str, np.ndarray]:
         """The same for many rows at once, [B, L]: each row depends on its own example and generator, and on what inner reads."""
@@ -64,15 +61,3 @@ class Shuffled(Corruption):
                 taken[at] = True
                 found.append(at)
         return found
-
-    def readout(self) -> "Shuffled":
-        """The same runs shuffled, all predicted places shown as MASK."""
-        return dataclasses.replace(self, inner=self.inner.readout())
-
-    @property
-    def view(self) -> str:
-        return self.inner.view
-
-    def bound(self, counts: np.ndarray) -> dict[str, float]:
-        """Of the masked tokens (masking.no_context_bound)."""
-        return self.inner.bound(counts)

@@ -6,14 +6,15 @@ column. B rows, L length, m and n tokens of the two sides.
 import collections
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
 
-from ptmjax.data.corruption import Corruption
+from ptmjax.data.corruption import Over
 from ptmjax.data.masking import Masking
 from ptmjax.data.vocabulary import Vocabulary
+from ptmjax.data.windows import blocks
 from ptmjax.types import UserError
 
 
@@ -79,19 +80,15 @@ class Lines:
     def __call__(self, documents: Iterable[str], vocabulary: Vocabulary, counts: collections.Counter | None = None) -> Iterator[dict]:
         """Yields tokens int32 [<= length]; `counts` gets documents, tokens, dropped_tokens."""
         counts = collections.Counter() if counts is None else counts
-        sep, held = np.array([_symbol(vocabulary, "sep")], np.int32), np.zeros(0, np.int32)
-        for text in documents:
-            lines = [vocabulary.encode(line) for line in text.split("\n")]
-            counts.update(documents=1, tokens=sum(map(len, lines)))
-            held = np.concatenate([held, *(part for line in lines for part in (line, sep))])
-            whole = len(held) - len(held) % self.length
-            for begin in range(0, whole, self.length):
-                yield {"tokens": held[begin : begin + self.length]}
-            held = held[whole:]
-        if len(held) >= self.minimum:
-            yield {"tokens": held}
-        else:
-            counts.update(tokens=-len(held), dropped_tokens=len(held))
+        sep = np.array([_symbol(vocabulary, "sep")], np.int32)
+
+        def read() -> Iterator[np.ndarray]:
+            for text in documents:
+                lines = [vocabulary.encode(line) for line in text.split("\n")]
+                counts.update(documents=1, tokens=sum(map(len, lines)))
+                yield np.concatenate([part for line in lines for part in (line, sep)])
+
+        yield from blocks(read(), self.length, self.minimum, counts)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,7 +141,7 @@ def _symbol(vocabulary: Vocabulary, name: str) -> int:
 
 
 # ------------------------------------------------------------------ corruptions
-class Bilingual(Corruption):
+class Bilingual(Over):
     """What the two share: a Masking, whose readout and bound are theirs."""
 
     masking: Masking
@@ -152,17 +149,6 @@ class Bilingual(Corruption):
     @property
     def features(self) -> tuple[str, ...]:
         return (*self.masking.features, "positions", "languages")
-
-    def readout(self) -> "Bilingual":
-        return dataclasses.replace(self, masking=self.masking.readout())
-
-    @property
-    def view(self) -> str:
-        return self.masking.view
-
-    @property
-    def bound(self) -> Callable[[np.ndarray], dict[str, float]]:
-        return self.masking.bound
 
 
 @dataclasses.dataclass(frozen=True)

@@ -204,19 +204,30 @@ class Joined:
     def __call__(self, documents: Iterable[str], vocabulary: Vocabulary, counts: collections.Counter | None = None) -> Iterator[dict]:
         """Yields tokens int32 [<= length]; `counts` as in Stream."""
         counts = collections.Counter() if counts is None else counts
-        held = np.zeros(0, np.int32)
-        for text in documents:
-            tokens = vocabulary.encode(text)
-            counts.update(documents=1, tokens=len(tokens))
-            held = np.concatenate([held, tokens])
-            whole = len(held) - len(held) % self.length
-            for begin in range(0, whole, self.length):
-                yield {"tokens": held[begin : begin + self.length]}
-            held = held[whole:]
-        if len(held) >= self.minimum:
-            yield {"tokens": held}
-        else:
-            counts.update(tokens=-len(held), dropped_tokens=len(held))
+
+        def read() -> Iterator[np.ndarray]:
+            for text in documents:
+                tokens = vocabulary.encode(text)
+                counts.update(documents=1, tokens=len(tokens))
+                yield tokens
+
+        yield from blocks(read(), self.length, self.minimum, counts)
+
+
+def blocks(texts: Iterable[np.ndarray], length: int, minimum: int, counts: collections.Counter) -> Iterator[dict]:
+    """Records of `length` tokens of the texts, one behind the other; the last, shorter one where it has `minimum`, or else it is counted
+    as dropped."""
+    held = np.zeros(0, np.int32)
+    for tokens in texts:
+        held = np.concatenate([held, tokens])
+        whole = len(held) - len(held) % length
+        for begin in range(0, whole, length):
+            yield {"tokens": held[begin : begin + length]}
+        held = held[whole:]
+    if len(held) >= minimum:
+        yield {"tokens": held}
+    else:
+        counts.update(tokens=-len(held), dropped_tokens=len(held))
 
 
 class Written(Protocol):
