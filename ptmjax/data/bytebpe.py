@@ -14,7 +14,7 @@ from etils import epath
 from tokenizers import decoders, models, pre_tokenizers
 
 from ptmjax.data import tokenizer
-from ptmjax.data.vocabulary import Vocabulary
+from ptmjax.data.vocabulary import Listed
 from ptmjax.types import UserError
 
 SYMBOLS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")  # RoBERTa's
@@ -34,7 +34,7 @@ LETTERS = _letters()
 BYTES = {letter: byte for byte, letter in LETTERS.items()}
 
 
-class ByteBPE(Vocabulary):
+class ByteBPE(Listed):
     """A tokenizer.json with a byte-level BPE model, or vocab.json with merges.txt beside it (encoder.json with vocab.bpe); read at first
     use, pickled as its path.
 
@@ -86,13 +86,6 @@ class ByteBPE(Vocabulary):
             raise _wrong(found(self.path)) from e
 
     @functools.cached_property
-    def _pieces(self) -> list[str]:
-        """By id; an id that the file leaves out is an empty piece, and special."""
-        held, added = self._file
-        named = {id: piece for piece, id in held["model"]["vocab"].items()} | added
-        return [named.get(id, "") for id in range(max(named, default=-1) + 1)]
-
-    @functools.cached_property
     def _whole(self) -> str:
         """The one file that says all."""
         held, added = self._file
@@ -112,13 +105,6 @@ class ByteBPE(Vocabulary):
 
     def at(self, path: str) -> "ByteBPE":
         return ByteBPE(path)
-
-    @functools.cached_property
-    def size(self) -> int:
-        return len(self._pieces)
-
-    def _id(self, piece: str) -> int | None:
-        return self._pieces.index(piece) if piece in self._pieces else None
 
     @functools.cached_property
     def _symbols(self) -> dict[str, int | None]:
@@ -153,9 +139,6 @@ class ByteBPE(Vocabulary):
         """bool [V, 2]: the piece begins, and ends, with white space."""
         return np.array([(raw[:1].isspace(), raw[-1:].isspace()) if raw else (False, False) for raw in self._raw])
 
-    def encode(self, text: str) -> np.ndarray:
-        return np.array(self._model.encode(text, add_special_tokens=False).ids, np.int32)
-
     def places(self, text: str) -> np.ndarray:
         """A piece that begins with a space is at what follows it; one that begins amid a character, at that character."""
         made = self._model.encode(text, add_special_tokens=False)
@@ -172,9 +155,6 @@ class ByteBPE(Vocabulary):
             else:
                 parts.append(self.piece(id).encode() if self._raw[id] is None else self._raw[id])
         return b"".join(parts).decode(errors="replace")
-
-    def piece(self, id: int) -> str:
-        return self._pieces[id]
 
     def plain(self, id: int) -> str:
         """A piece that is no whole characters stays as it is written."""

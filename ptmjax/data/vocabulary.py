@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import sentencepiece
+import tokenizers
 from etils import epath
 
 from ptmjax.data import tokenizer
@@ -102,6 +103,34 @@ class Vocabulary(abc.ABC):
     def ordinary(self) -> np.ndarray:
         """int32 [V - specials]: the ids that text is made of."""
         return np.setdiff1d(np.arange(self.size, dtype=np.int32), np.array(sorted(self.special), np.int32))
+
+
+class Listed(Vocabulary):
+    """One that tokenizers' library encodes with, of a tokenizer.json whose model lists its pieces: a subclass gives `_file` (that, what is
+    added to its model: id -> piece) and `_model`."""
+
+    _file: tuple[dict, dict[int, str]]
+    _model: tokenizers.Tokenizer
+
+    @functools.cached_property
+    def _pieces(self) -> list[str]:
+        """By id; an id that the file leaves out is an empty piece, and special."""
+        held, added = self._file
+        named = {id: piece for piece, id in held["model"]["vocab"].items()} | added
+        return [named.get(id, "") for id in range(max(named, default=-1) + 1)]
+
+    @functools.cached_property
+    def size(self) -> int:
+        return len(self._pieces)
+
+    def _id(self, piece: str) -> int | None:
+        return self._pieces.index(piece) if piece in self._pieces else None
+
+    def encode(self, text: str) -> np.ndarray:
+        return np.array(self._model.encode(text, add_special_tokens=False).ids, np.int32)
+
+    def piece(self, id: int) -> str:
+        return self._pieces[id]
 
 
 class SentencePiece(Vocabulary):

@@ -15,7 +15,7 @@ from etils import epath
 from tokenizers import decoders, normalizers, pre_tokenizers
 
 from ptmjax.data import tokenizer
-from ptmjax.data.vocabulary import Vocabulary
+from ptmjax.data.vocabulary import Listed
 from ptmjax.types import UserError
 
 UNK = "[UNK]"
@@ -24,7 +24,7 @@ LONGEST = 100  # characters of a word, a longer one is unk: as transformers has 
 _UNUSED = re.compile(r"\[unused\d+\]")
 
 
-class WordPiece(Vocabulary):
+class WordPiece(Listed):
     """BERT's vocab.txt (a piece a line) or a tokenizer.json with a WordPiece model; read at first use, pickled as its path.
 
     Args:
@@ -103,20 +103,6 @@ class WordPiece(Vocabulary):
         return hashlib.sha256(self._bytes + how).hexdigest()
 
     @functools.cached_property
-    def _pieces(self) -> list[str]:
-        """By id; an id that the file leaves out is an empty piece, and special."""
-        held, added = self._file
-        named = {id: piece for piece, id in held["model"]["vocab"].items()} | added
-        return [named.get(id, "") for id in range(max(named, default=-1) + 1)]
-
-    @functools.cached_property
-    def size(self) -> int:
-        return len(self._pieces)
-
-    def _id(self, piece: str) -> int | None:
-        return self._pieces.index(piece) if piece in self._pieces else None
-
-    @functools.cached_property
     def pad(self) -> int | None:
         return self._id("[PAD]")
 
@@ -133,9 +119,6 @@ class WordPiece(Vocabulary):
     def _starts(self) -> np.ndarray:
         return np.array([not piece.startswith("##") for piece in self._pieces])
 
-    def encode(self, text: str) -> np.ndarray:
-        return np.array(self._model.encode(text, add_special_tokens=False).ids, np.int32)
-
     def places(self, text: str) -> np.ndarray:
         return np.array([begin for begin, _ in self._model.encode(text, add_special_tokens=False).offsets], np.int64)
 
@@ -148,9 +131,6 @@ class WordPiece(Vocabulary):
             else:
                 words.append(piece)
         return " ".join(words)
-
-    def piece(self, id: int) -> str:
-        return self._pieces[id]
 
     def starts(self, ids: np.ndarray) -> np.ndarray:
         return self._starts[ids]
