@@ -4,9 +4,9 @@ import itertools
 import json
 import re
 from collections.abc import Callable
+from typing import Any
 
 import jax
-from jax.experimental import multihost_utils
 
 from ptmjax.parallel import rollcall
 from ptmjax.parallel.rollcall import telling
@@ -30,7 +30,7 @@ def start(coordinator: str | None = None, processes: int | None = None, process:
         raise UserError(f"--coordinator={coordinator} is not HOST:PORT: give the address of process 0, such as 10.0.0.1:8476")
     if any(given) and not 0 <= process < processes:
         raise UserError(f"--process={process} is not in 0 .. {processes - 1} of --processes={processes}")
-    jax.config.update("jax_enable_preemption_service", False)  # until heed_sigterm
+    jax.config.update("jax_enable_preemption_service", False)  # SIGTERM is interrupt's; jax's two sides may name different steps
     if any(given):
         if processes > 1:
             rollcall.hold(coordinator, processes, process)
@@ -43,25 +43,21 @@ def start(coordinator: str | None = None, processes: int | None = None, process:
                             "them by --coordinator, --processes and --process") from e
 
 
-def heed_sigterm() -> None:
-    """From here on jax takes SIGTERM, for a place on which all processes agree (sigterm); before, it ends the process at once."""
-    from jax._src import distributed
-
-    jax.config.update("jax_enable_preemption_service", True)
-    if distributed.global_state.preemption_sync_manager is None:
-        distributed.global_state.initialize_preemption_sync_manager()
-
-
-def sigterm(step: int) -> bool:
-    """Whether one of the processes was told by SIGTERM to end, and this step is the one after which all do. All ask at every step."""
-    return multihost_utils.reached_preemption_sync_point(step)
-
-
 def store():
     """jax's keys and barriers, which its own checkpoints use too and which are private in 0.10."""
     from jax._src import distributed
 
     return distributed.global_state.client
+
+
+def patient(at: Any, key: str) -> str:
+    """What lies under the key, however long that takes; a JaxRuntimeError where the run is over."""
+    while True:
+        try:
+            return at.blocking_key_value_get(key, LIMIT * 1000)
+        except jax.errors.JaxRuntimeError as e:
+            if "GetKeyValue() timed out" not in str(e):
+                raise
 
 
 def gathered(value: int, what: str = "going on") -> list[int]:
@@ -119,12 +115,7 @@ def of_the_first(value: int | str | None, what: str = "going on") -> int | str |
         at.key_value_set(key, told("first", what, value))
         return value
     with telling(lambda: f"process {jax.process_index()} waits for process 0, which is at {what}"):
-        while True:
-            try:
-                return heard("first", what, at.blocking_key_value_get(key, PATIENCE * 1000), 0)
-            except jax.errors.JaxRuntimeError as e:
-                if "GetKeyValue() timed out" not in str(e):
-                    raise
+        return heard("first", what, patient(at, key), 0)
 
 
 def first_alone(act: Callable[[], object], what: str) -> str:

@@ -35,12 +35,9 @@ def install() -> None:
 
 @contextlib.contextmanager
 def stoppable() -> Iterator[None]:
-    """Within, SIGTERM ends nothing but is told by terminated(); elsewhere it ends the process at once, as by default.
-
-    A process that has joined others leaves the signal to jax, by which they agree on a step (distributed.heed_sigterm).
-    """
-    _state["trains"], jax = True, sys.modules.get("jax")
-    if not _state["installed"] or jax is not None and jax.distributed.is_initialized():
+    """Within, SIGTERM ends nothing but is told by terminated(); elsewhere it ends the process at once, as by default."""
+    _state["trains"] = True
+    if not _state["installed"]:
         yield
         return
     before = signal.signal(signal.SIGTERM, _terminated)

@@ -25,8 +25,8 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding
 
 from ptmjax.objectives.base import Objective
-from ptmjax.parallel import distributed
 from ptmjax.parallel.distributed import first_alone
+from ptmjax.parallel.ending import ending
 from ptmjax.parallel.sharding import rows_sharding
 from ptmjax.training import interrupt, scale
 from ptmjax.training.build import Build, Leaf
@@ -98,6 +98,7 @@ class Run(NamedTuple):
     checkpoints: Checkpoints
     watchers: list[Watcher]  # none on all processes but the first
     steps: int
+    ends: Callable[[int, bool], bool]  # of ending()
 
 
 def train(stages: Sequence[Stage], workdir: epath.PathLike, mesh: Mesh, *, seed: int = 0, every: Every = Every(), keep: int = 2,
@@ -119,14 +120,13 @@ def train(stages: Sequence[Stage], workdir: epath.PathLike, mesh: Mesh, *, seed:
     stage_at = lambda step: next((i for i, end in enumerate(ends) if step <= end), len(ends) - 1)
     with contextlib.ExitStack() as stack:
         stack.enter_context(interrupt.stoppable())
-        if jax.distributed.is_initialized():
-            distributed.heed_sigterm()
+        ask = stack.enter_context(ending())
         checkpoints = stack.enter_context(Checkpoints(folder / "checkpoints", keep, say, best))
         state = checkpoints.restore(lambda step: plans[stage_at(step)].abstract, scale.PATHS)
         state = born(plans[0]) if state is None else state
         done = int(state.step)
         check_begin(int(state.loop["begin"]), done, begins[stage_at(done)])
-        run = Run(mesh, every, checkpoints, [], ends[-1])
+        run = Run(mesh, every, checkpoints, [], ends[-1], ask)
         first_alone(lambda: run.watchers.extend(open_watchers(stack, folder, done, watch, say)), f"opening the files of {folder}")
         for stage, plan, begin, end in zip(stages, plans, begins, ends):
             if done < end:
@@ -234,7 +234,7 @@ def run_stage(run: Run, stage: Stage, plan: Plan, state: TrainState, begin: int,
                     found = evaluate(plan, eval_fn, state.params, step, heldout(rows_sharding(run.mesh), stage.rows))
                     tell(run, "evaluated", {"step": step, "set": name} | found)
                     numbers |= {f"{name}/{what}": x for what, x in found.items() if x is not None}
-            stop = stopping(step) and step < run.steps
+            stop = run.ends(step, interrupt.terminated()) and step < run.steps
             if due(step, end, run.every.save) or stop or run.checkpoints.improved(step, numbers):
                 run.checkpoints.save(step, state, numbers)
             if stop:
@@ -257,11 +257,6 @@ def check_finite(limit: int, step: int, state: TrainState, batch: Batch, all_ste
     raise UserError(f"gradient or parameters were not finite in steps {step - in_a_row + 1} to {step}, the last of which read the records "
                     f"{shown}: lower the rate, or mend these records, and start again from the last checkpoint (Every.nonfinite = {limit} "
                     "such steps in a row, or a stage of nothing else, stop a run)")
-
-
-def stopping(step: int) -> bool:
-    """Whether SIGTERM asks for an end after this step; several processes, one of which was told, agree on it."""
-    return distributed.sigterm(step) if jax.distributed.is_initialized() else interrupt.terminated()
 
 
 def due(step: int, end: int, every: int) -> bool:

@@ -281,7 +281,7 @@ def test_between_logged_steps_the_host_does_not_wait(monkeypatch):
     """The count is read where a step is logged, evaluated or saved; there are 3 of 12 such."""
     seen = []
     monkeypatch.setattr(loop, "check_finite", lambda limit, step, state, batch, all_steps: seen.append((limit, step, all_steps)))
-    run = loop.Run(tiny.mesh_of(*ONE), Every(log=5, evaluate=0, save=0), None, [], 12)
+    run = loop.Run(tiny.mesh_of(*ONE), Every(log=5, evaluate=0, save=0), None, [], 12, lambda step, wanted: wanted)
     monkeypatch.setattr(loop, "make_step", lambda plan: lambda state, batch: (dataclasses.replace(state, step=state.step + 1), {}))
     monkeypatch.setattr(loop.Checkpoints, "save", lambda *_: None)
     stage = dataclasses.replace(tiny.stage(tiny.lstm, 12), heldout={})
