@@ -1,21 +1,37 @@
 """Who looks on while a run trains: a progress bar (plain lines without a terminal), TensorBoard, and Weights & Biases if asked for."""
+import contextlib
 import importlib.util
 import re
+import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import rich.progress
 from etils import epath
 from rich.console import Console
-from tensorboardX.event_file_writer import EventsWriter
-from tensorboardX.proto.event_pb2 import Event, SessionLog
-from tensorboardX.proto.summary_pb2 import Summary
-from tensorboardX.record_writer import directory_check
 
 from ptmjax.data.text import first_line
 from ptmjax.training.metrics import on_disk
 from ptmjax.types import UserError
+
+
+@contextlib.contextmanager
+def hidden(package: str) -> Iterator[None]:
+    """Within, a package that is not imported yet seems not to be installed."""
+    mine = sys.modules.setdefault(package, None) is None
+    try:
+        yield
+    finally:
+        if mine:
+            del sys.modules[package]
+
+
+with hidden("torch"):  # tensorboardX imports it where it is there: seconds of every command, for what is not used here
+    from tensorboardX.event_file_writer import EventsWriter
+    from tensorboardX.proto.event_pb2 import Event, SessionLog
+    from tensorboardX.proto.summary_pb2 import Summary
+    from tensorboardX.record_writer import directory_check
 
 
 def shown(line: Mapping) -> str:
