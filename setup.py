@@ -27,6 +27,7 @@ REQUIREMENTS = [
     "rich>=13.9",
     "safetensors>=0.8",
     "tensorboardX>=2.6.4",
+    "wrapt>=1.14",
     "matplotlib>=3.9",
 ]
 DATASETS = ["datasets>=3"]  # its hub and its folders as a text

@@ -13,11 +13,11 @@ import dataclasses
 
 from ptmjax.tasks.corpora import ZH_DIALOGUE, ZH_PD_4096, ZH_PD_SIMILAR, ZH_PD_SMALL, ZH_PD_UNITS, ZH_SPACED, ZH_TAGGED
 
-from ptmjax.data.adapters import register
 from ptmjax.data.choices import Choice, Mixed, Ngrams, Tokens, Words
 from ptmjax.data.dialogue import Dialogue, Turns
 from ptmjax.data.masking import Masking
 from ptmjax.data.pairs import Pairs
+from ptmjax.data.registry import register
 from ptmjax.data.segmenters import Gazetteer, Jieba, Spaced
 from ptmjax.data.similar import Similar
 from ptmjax.data.tagged import Entities, Phrases, Tagged

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from ptmjax.tasks.corpora import EN_ZH, EN_ZH_4096
 
-from ptmjax.data.adapters import register, register_mixture
 from ptmjax.data.masking import Masking
 from ptmjax.data.pairs import Pairs
+from ptmjax.data.registry import register
 from ptmjax.data.task import Mixture, Task
 from ptmjax.data.translation import Column, Lines, Monolingual, Parallel, Tlm
 from ptmjax.data.windows import Sentences
@@ -33,8 +33,8 @@ for _length, _cap in ((64, 10), (128, 20), (256, 38), (512, 77)):
     _typed = replace(_masking, types=True)
     _mlm = _each("mlm", _length, _stream, lambda number, m=_masking: Monolingual(m, number), 0.7)
     _tlm = _task(f"en_zh_tlm_{_length}", Parallel(_length - 4), Tlm(_masking))
-    register_mixture(_mlm)
+    register(_mlm)
     register(_tlm)
-    register_mixture(Mixture(f"en_zh_mlm_tlm_{_length}", (_mlm, _tlm), rates=(1, 1)))
-    register_mixture(_each("nsp", _length, Sentences(2 * (_length - 3), minimum=8), lambda number, m=_masking: Pairs(m), 0.7))
-    register_mixture(_each("plain", _length, _stream, lambda number, m=_typed: m, 0.3))
+    register(Mixture(f"en_zh_mlm_tlm_{_length}", (_mlm, _tlm), rates=(1, 1)))
+    register(_each("nsp", _length, Sentences(2 * (_length - 3), minimum=8), lambda number, m=_masking: Pairs(m), 0.7))
+    register(_each("plain", _length, _stream, lambda number, m=_typed: m, 0.3))

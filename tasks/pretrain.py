@@ -10,11 +10,11 @@ from dataclasses import replace
 
 from ptmjax.tasks.corpora import EN_PD_4096, EN_PD_4096_SENTINELS, EN_PD_BYTEBPE_4096, EN_PD_SMALL
 
-from ptmjax.data.adapters import register
 from ptmjax.data.choices import Ngrams, Tokens, Words, WordSpans, inverse
 from ptmjax.data.masking import Masking
 from ptmjax.data.pairs import Pairs
 from ptmjax.data.patterns import Patterns
+from ptmjax.data.registry import register
 from ptmjax.data.shuffling import Shuffled
 from ptmjax.data.spans import Spans
 from ptmjax.data.task import Task

@@ -2,8 +2,8 @@
 length of a row; otherwise they are as in pretrain.py."""
 from ptmjax.tasks.corpora import EN_PD_4096, EN_PD_SMALL
 
-from ptmjax.data.adapters import register
 from ptmjax.data.masking import Masking
+from ptmjax.data.registry import register
 from ptmjax.data.task import Task
 from ptmjax.data.windows import Blocks
 

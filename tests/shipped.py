@@ -10,7 +10,7 @@ import pytest
 from ptmjax.tasks.corpora import EN_PD_SMALL, EN_ZH, ZH_DIALOGUE, ZH_PD_SMALL
 
 from ptmjax.cli.experiment import Data
-from ptmjax.data import adapters
+from ptmjax.data import registry
 from ptmjax.data.task import Mixture, Task
 
 
@@ -29,7 +29,7 @@ def read_less(patch: pytest.MonkeyPatch, folder: Path, lines: int, **task) -> No
             return dataclasses.replace(of, parts=tuple(map(less, of.parts)))
         return dataclasses.replace(of, text=str(folder / Path(of.text).stem), **task)
 
-    in_place_of(patch, Data, "task", lambda data: less(adapters.read(data.stage.task)))
+    in_place_of(patch, Data, "task", lambda data: less(registry.read(data.stage.task)))
 
 
 def in_place_of(patch: pytest.MonkeyPatch, cls: type, name: str, found: Callable[[object], object]) -> None:

@@ -12,10 +12,10 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from ptmjax.cli import quiet
+import ptmjax.tasks  # noqa: F401  registers them
 from ptmjax.cli.own import Own
 from ptmjax.cli.part import Part
-from ptmjax.data import loader, order
+from ptmjax.data import loader, order, registry
 from ptmjax.data.records import Records
 from ptmjax.data.task import Mixture, Task
 from ptmjax.objectives.base import Objective
@@ -161,11 +161,7 @@ class Data:
 
     @functools.cached_property
     def task(self) -> Task | Mixture:
-        with quiet.imports():  # TensorFlow comes with it, so only a command that reads data pays for it
-            import ptmjax.tasks  # noqa: F401  registers
-            from ptmjax.data import adapters
-
-        task, kept = adapters.read(self.stage.task), self.kept.vocabulary
+        task, kept = registry.read(self.stage.task), self.kept.vocabulary
         if self.on is None:
             return task.at(kept) if kept else task
         first_alone(lambda: self.on(task, kept), "the vocabulary")  # which is then in the cache

@@ -7,11 +7,12 @@ import jax
 import numpy as np
 from scipy import sparse
 
-from ptmjax.cli import places, quiet, session
+from ptmjax.cli import places, session
 from ptmjax.cli.eval import write_rows
 from ptmjax.cli.experiment import Data, Experiment
 from ptmjax.data.vocabulary import Vocabulary
 from ptmjax.probe import features, linear
+from ptmjax.tasks import labelled
 from ptmjax.training.build import Build
 from ptmjax.training.state import key_of
 from ptmjax.types import Batch, at_least
@@ -74,9 +75,6 @@ def rows(args: argparse.Namespace) -> bool:
 
 def prepared(args: argparse.Namespace, held: Experiment):
     """The labelled set, the run's data (for its vocabulary), its networks, and what encodes a batch, traced."""
-    with quiet.imports():
-        from ptmjax.tasks import labelled
-
     at_least(1, **{"--most": args.most})
     found, data = labelled.read(args.labels), session.data(args, held)
     with session.fitting():

@@ -152,7 +152,7 @@ def _import(context: _gin.ParseContext, statement: _parser.ImportStatement) -> N
     if (here := os.getcwd()) not in sys.path:  # `ptmjax`, unlike `python -m ptmjax`, does not look where it is called
         sys.path.append(here)
     try:
-        with quiet.imports():  # a file of tasks brings TensorFlow
+        with quiet.imports():  # a module of the user's may bring TensorFlow
             context.process_import(statement)
     except ModuleNotFoundError as error:
         missing = error.name or ""

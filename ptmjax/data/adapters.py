@@ -1,4 +1,4 @@
-"""SeqIO: our tasks and mixtures in its registries, so that plain seqio.get_dataset gives what the loader gives.
+"""SeqIO: what registry.py holds in its registries, so that plain seqio.get_dataset gives what the loader gives.
 
 Of a mixture SeqIO gives the same examples at the same rates, but draws which task comes next, and `index` is the task's own number.
 The only file of data/ that imports seqio and tensorflow. seqio's own packers and EncoderFeatureConverter do not fit these
@@ -6,7 +6,6 @@ features (they count non-zeros, and score only MASK): use neither.
 """
 import collections
 import dataclasses
-import difflib
 import functools
 from collections.abc import Iterator
 
@@ -18,8 +17,9 @@ import tensorflow_datasets as tfds
 from ptmjax.data import sources, text
 from ptmjax.data.order import counter, static
 from ptmjax.data.records import SPLITS, records
+from ptmjax.data.registry import Entry
 from ptmjax.data.task import Mixture, Task
-from ptmjax.types import UserError, at_least, kind_of
+from ptmjax.types import UserError, kind_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,10 +120,6 @@ class Corrupt:
     seed: int = 0
     dupe_factor: int | None = None
 
-    def __post_init__(self):
-        if self.dupe_factor is not None:
-            at_least(1, dupe_factor=self.dupe_factor)
-
     def __call__(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
         def corrupt() -> Iterator[dict]:
             passed = collections.Counter()
@@ -142,20 +138,32 @@ class Corrupt:
         return {**{key: tf.TensorSpec(x.shape, x.dtype) for key, x in out.items()}, "index": tf.TensorSpec([], tf.int32)}
 
 
-def register(task: Task, seed: int = 0, dupe_factor: int | None = None) -> seqio.Task:
-    """Adds the task to SeqIO's registry. `seed` and `dupe_factor` are the loader's whose examples plain SeqIO shall give."""
-    source = CutRecords(task)
+def add(entry: Entry) -> None:
+    """Adds a task or mixture to SeqIO's registry; the tasks of a mixture are there."""
+    if isinstance(entry.task, Mixture):
+        seqio.MixtureRegistry.add_provider(entry.task.name, Mixed(entry.task))
+        return
+    task, source = entry.task, CutRecords(entry.task)
     ids = seqio.PassThroughVocabulary(0)  # the features are ids already; its size is not read
     features = {
         key: seqio.Feature(ids, add_eos=False, dtype=tf.as_dtype(kind_of(key).dtype), rank=kind_of(key).rank - 1)
         for key in (*sorted(task.corruption.features), "index")
     }
-    steps = [seqio.CacheDatasetPlaceholder(), Corrupt(task, source, seed, dupe_factor)]
-    return seqio.TaskRegistry.add(task.name, source=source, preprocessors=steps, output_features=features)
+    steps = [seqio.CacheDatasetPlaceholder(), Corrupt(task, source, entry.seed, entry.dupe_factor)]
+    seqio.TaskRegistry.add(task.name, source=source, preprocessors=steps, output_features=features)
+
+
+def remove(name: str) -> None:
+    registry = seqio.MixtureRegistry if name in seqio.MixtureRegistry.names() else seqio.TaskRegistry
+    registry.remove(name)
+
+
+def names() -> list[str]:
+    return [*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()]
 
 
 class Mixed(seqio.Mixture):
-    """Of SeqIO's registry, one that knows ours."""
+    """Of SeqIO's registry, at the rates of ours."""
 
     def __init__(self, mixture: Mixture):
         self.mixture = mixture
@@ -169,37 +177,16 @@ class Mixed(seqio.Mixture):
         return self.mixture.shares([size(task.name) for task in self.mixture.tasks])
 
 
-def register_mixture(mixture: Mixture, seed: int = 0, dupe_factor: int | None = None) -> seqio.Mixture:
-    """Adds the mixture to SeqIO's registry, and those of its tasks that are not yet there (register)."""
-    if mixture.name in seqio.TaskRegistry.names():
-        raise UserError(f"mixture {mixture.name!r} has the name of a task: give it another")
-    for task in mixture.tasks:
-        if task.name not in seqio.TaskRegistry.names():
-            register(task, seed, dupe_factor)
-        elif read(task.name) != task:
-            raise UserError(f"mixture {mixture.name}: another task is registered as {task.name!r}: give it another name")
-    found = Mixed(mixture)
-    seqio.MixtureRegistry.add_provider(mixture.name, found)
-    return found
-
-
 def read(name: str) -> Task | Mixture:
-    """The task or mixture that was registered under `name`, a Mixture that SeqIO itself made of our tasks too; UserError where there is
-    none, or one of tasks that are not ours."""
-    names, mixtures = seqio.TaskRegistry.names(), seqio.MixtureRegistry.names()
-    if name in mixtures:
-        found = seqio.MixtureRegistry.get(name)
-        if isinstance(found, Mixed):
-            return found.mixture
-        return Mixture(name, tuple(_ours(task) for task in found.tasks), tuple(found.get_rate(task) for task in found.tasks))
-    if name not in names:
-        near = difflib.get_close_matches(name, [*names, *mixtures]) or sorted(names)[:5]
-        raise UserError(f"task {name!r} is not registered: did you mean {', '.join(near)}?")
-    return _ours(seqio.TaskRegistry.get(name))
+    """What SeqIO itself has under a name, of our tasks."""
+    if name not in seqio.MixtureRegistry.names():
+        return _ours(seqio.TaskRegistry.get(name))
+    found = seqio.MixtureRegistry.get(name)
+    return Mixture(name, tuple(_ours(task) for task in found.tasks), tuple(found.get_rate(task) for task in found.tasks))
 
 
 def _ours(task: seqio.Task) -> Task:
     for step in task.preprocessors:
         if isinstance(step, Corrupt):
             return step.task
-    raise UserError(f"task {task.name!r} is SeqIO's own and has no ptmjax corruption: register it with ptmjax.data.adapters.register")
+    raise UserError(f"task {task.name!r} is SeqIO's own and has no ptmjax corruption: register it with ptmjax.data.registry.register")

@@ -1,4 +1,4 @@
-"""A task: which text, cut how, corrupted how; and a mixture of tasks. SeqIO's registries are the registry (adapters.py).
+"""A task: which text, cut how, corrupted how; and a mixture of tasks. By name they stand in registry.py.
 
 Both give `name`, `vocabulary`, the `tasks` that they are made of, and the `shares` of these in what is trained on.
 """

@@ -29,9 +29,9 @@ def tasks(length: int, folder: Path, small: bool) -> dict:
     """The shipped tasks of this length; small: over the text's first documents."""
     import ptmjax.tasks  # noqa: F401  registers
 
-    from ptmjax.data import adapters, text
+    from ptmjax.data import registry, text
 
-    found = {name: adapters.read(f"en_pd_{kind}_{length}") for name, kind in KINDS.items()}
+    found = {name: registry.read(f"en_pd_{kind}_{length}") for name, kind in KINDS.items()}
     if small:
         some = "\n\n".join(itertools.islice(text.documents(found["masks"].text), 80))
         (folder / "some.txt").write_text(some, encoding="utf-8")

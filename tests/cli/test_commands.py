@@ -20,7 +20,7 @@ def home(tmp_path_factory):
     words = "the quick brown fox jumps over the lazy dog and runs into the deep dark wood".split()
     (folder / "my.txt").write_text("\n\n".join(f"story {i}. " + " ".join(words[(i * 7 + j) % 16] for j in range(60)) for i in range(90)))
     (folder / "tiny_task.py").write_text(
-        "from ptmjax.data import adapters\nfrom ptmjax.data.adapters import register, register_mixture\n"
+        "from ptmjax.data import registry\nfrom ptmjax.data.registry import register\n"
         "from ptmjax.data.masking import Masking\nfrom ptmjax.data.task import Mixture, Task\n"
         "from ptmjax.data.windows import Blocks\nfrom ptmjax.tasks.corpora import EN_PD_4096, EN_PD_4096_SENTINELS\n"
         "def mlm(name, text, v=EN_PD_4096, **more):\n    m = Masking(v, 32, cap=5, **more)\n"
@@ -28,7 +28,7 @@ def home(tmp_path_factory):
         f"for name, v in (('typed', EN_PD_4096), ('typed_again', EN_PD_4096), ('typed_other', EN_PD_4096_SENTINELS)):\n"
         f"    mlm(name, {str(folder / 'my.txt')!r}, v, types=True)\n"
         f"mlm('tiny', {str(folder / 'my.txt')!r})\n"
-        f"register_mixture(Mixture('tiny_mixed', (adapters.read('typed'), adapters.read('typed_again')), rates=(3, 1)))\n"
+        f"register(Mixture('tiny_mixed', (registry.read('typed'), registry.read('typed_again')), rates=(3, 1)))\n"
         f"mlm('tiny_missing', {str(folder / 'none.txt')!r})\nmlm('tiny_empty', {str(folder / 'empty.txt')!r})\n"
         f"mlm('tiny_binary', {str(folder / 'binary.txt')!r})\n")
     (folder / "empty.txt").write_bytes(b"")

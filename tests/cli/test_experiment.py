@@ -16,7 +16,7 @@ from ptmjax.cli import folder, readout
 from ptmjax.cli.experiment import Data, Experiment, Kept, Stage, physical_memory
 from ptmjax.cli.own import Own
 from ptmjax.cli.part import few, warnings
-from ptmjax.data import adapters, loader
+from ptmjax.data import loader, registry
 from ptmjax.data.choices import Words
 from ptmjax.data.masking import Masking
 from ptmjax.data.order import Sequential
@@ -72,13 +72,13 @@ def test_a_work_folder_keeps_the_vocabulary_and_names_the_records(tmp_path, monk
     (tmp_path / "t.txt").write_text("\n\n".join(f"sea whale whales sea {i}" for i in range(60)))
     vocabulary = WordPiece(str(tmp_path / "vocab.txt"), lower=False)
     task = Task("static", str(tmp_path / "t.txt"), vocabulary, Blocks(16), Masking(vocabulary, 18), holdout=6)
-    monkeypatch.setattr(adapters, "read", lambda name: task)
+    monkeypatch.setattr(registry, "read", lambda name: task)
     data = Data(stage(), 3, tmp_path / "cache")
     folder.write(epath.Path(tmp_path / "run"), [folder.described(data)], vocabulary, False)
     assert {p.name for p in (tmp_path / "run").iterdir()} == {"config.gin", "data.json", "vocabulary.txt"}
     for name in ("vocab.txt", "t.txt"):
         (tmp_path / name).unlink()
-    monkeypatch.setattr(adapters, "read", lambda name: dataclasses.replace(task, vocabulary=WordPiece(str(tmp_path / "vocab.txt"), lower=False)))
+    monkeypatch.setattr(registry, "read", lambda name: dataclasses.replace(task, vocabulary=WordPiece(str(tmp_path / "vocab.txt"), lower=False)))
     kept = folder.kept(epath.Path(tmp_path / "run"), 0)
     again = Data(stage(), 3, tmp_path / "cache", kept=kept)
     assert again.task.vocabulary.encode("A sea").tolist() == [8, 5] and [len(x) for x in (again.training, again.validation)] == [len(x) for x in (data.training, data.validation)]
@@ -211,7 +211,7 @@ def mixed(tmp_path, monkeypatch, rates=(3, 1), **more):
         (tmp_path / f"{name}.txt").write_text("\n\n".join(f"Document {i} of the {name} sea and the whale, and of more." for i in range(n)))
     tasks = [Task(name, str(tmp_path / f"{name}.txt"), V, Blocks(16, minimum=12), Masking(V, 18, rate=0.5), holdout=6) for name in ("long", "short")]
     mixture = Mixture("both", tuple(tasks), rates)
-    monkeypatch.setattr(adapters, "read", lambda name: mixture)
+    monkeypatch.setattr(registry, "read", lambda name: mixture)
     return Data(stage(**more), 3, tmp_path / "cache"), tasks
 
 

@@ -17,7 +17,7 @@ def home(tmp_path_factory):
     words = "the quick brown fox jumps over the lazy dog and runs into the deep dark wood".split()
     (folder / "my.txt").write_text("\n\n".join(f"story {i}. " + " ".join(words[(i * 7 + j) % 16] for j in range(60)) for i in range(90)))
     (folder / "small_tasks.py").write_text(
-        "from ptmjax.data.adapters import register\nfrom ptmjax.data.masking import Masking\nfrom ptmjax.data.spans import Spans\n"
+        "from ptmjax.data.registry import register\nfrom ptmjax.data.masking import Masking\nfrom ptmjax.data.spans import Spans\n"
         "from ptmjax.data.task import Task\nfrom ptmjax.data.windows import Blocks, Joined\n"
         "from ptmjax.tasks.corpora import EN_PD_4096, EN_PD_4096_SENTINELS\n"
         f"text = {str(folder / 'my.txt')!r}\nm = Masking(EN_PD_4096, 32, cap=5, mask=.85, random=0.)\ns = Spans(EN_PD_4096_SENTINELS, 24)\n"

@@ -202,10 +202,10 @@ def test_a_gin_file_that_is_gone_is_one_line(tmp_path, monkeypatch):
 def test_the_shipped_control_is_of_the_shipped_text(tmp_path):
     from ptmjax.tasks import pretrain  # noqa: F401  registers
 
-    from ptmjax.data import adapters
+    from ptmjax.data import registry
 
     held = json.loads((Path(__file__).parents[2] / "gin/bert_demo.control.json").read_text())
-    task = adapters.read("en_pd_mlm_64")
+    task = registry.read("en_pd_mlm_64")
     key = hashlib.sha256(json.dumps(records.describe(task, "train", str(tmp_path)), sort_keys=True).encode()).hexdigest()[:16]
     assert held["data"] == {"task": task.name, "train": f"{task.name}-train-{key}", "vocabulary": task.vocabulary.fingerprint}
     assert 0.99 < held["mlm"] / 6.271 < 1.01 and held["step"] == 2000

@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from ptmjax.tasks.corpora import EN_PD_4096
 
-from ptmjax.data import adapters, loader
+from ptmjax.data import loader, registry
 from ptmjax.data.choices import Words
 from ptmjax.data.masking import Masking
 from ptmjax.data.order import Shuffled
@@ -47,10 +47,10 @@ def tasks(english, tmp_path_factory):
     spans = Task("both_spans", str(path), sentinels, Joined(10, minimum=3), Spans(sentinels, 12, 16, rate=0.5, mean=2.0), holdout=6)
     found = (masked, looked, whole, paired, spans)
     for task in found:
-        adapters.register(task, seed=5)
+        registry.register(task, seed=5)
     yield found
     for task in found:
-        seqio.TaskRegistry.remove(task.name)
+        registry.remove(task.name)
 
 
 def key_of(example):
@@ -79,26 +79,26 @@ def test_both_routes_give_the_same_epochs(tasks, which, tmp_path):
 def test_static_masks_through_both_routes(tasks, english, tmp_path):
     """Epoch 2 is epoch 0 again with dupe_factor 2, epoch 1 is not."""
     task = dataclasses.replace(tasks[0], name="both_static")
-    adapters.register(task, seed=5, dupe_factor=2)
+    registry.register(task, seed=5, dupe_factor=2)
     try:
         thrice = through_seqio("both_static", num_epochs=3)
     finally:
-        seqio.TaskRegistry.remove("both_static")
+        registry.remove("both_static")
     records = build(task, "train", str(tmp_path), workers=1, progress=False)
     source = loader.Source(records, Shuffled(len(records), 1), task.corruption, 5, task.name, dupe_factor=2)
     epochs = [[key_of(source.example(e * len(records) + i)) for i in range(len(records))] for e in range(3)]
     assert sorted(epochs[0]) == sorted(epochs[2]) != sorted(epochs[1])
     assert collections.Counter(map(key_of, thrice)) == collections.Counter(sum(epochs, []))
     with pytest.raises(UserError, match="dupe_factor is 0"):
-        adapters.register(dataclasses.replace(task, name="both_never"), dupe_factor=0)
+        registry.register(dataclasses.replace(task, name="both_never"), dupe_factor=0)
 
 
 @pytest.mark.parametrize("name", ["en_pd_nsp_64", "en_pd_wwm_64", "en_pd_rtd_64", "en_pd_spans_64"])
 def test_shipped_tasks(name, tmp_path):
     """Every shipped objective: full rows of its length, and a readout that hides what it scores."""
-    task = adapters.read(name)
+    task = registry.read(name)
     records = build(task, "validation", str(tmp_path), workers=1, progress=False)
-    assert adapters.read(name.replace("64", "128")) and adapters.read(name.replace("64", "512"))
+    assert registry.read(name.replace("64", "128")) and registry.read(name.replace("64", "512"))
     trained, read = (loader.Source(records, Shuffled(len(records)), c, 0, name).examples(np.arange(256)) for c in (task.corruption, task.readout))
     assert len(records) > 200 and trained["tokens"].shape == (256, 64)
     scored, v = read["weights"] > 0, task.vocabulary
@@ -143,7 +143,7 @@ def test_get_dataset_and_mixtures(tasks):
     try:
         ds = seqio.get_mixture_or_task("both_mix").get_dataset({"tokens": 18}, split="train", shuffle=False, num_epochs=1)
         mixed = [key_of(e) for e in ds.as_numpy_iterator()]
-        assert adapters.read("both_mix") == Mixture("both_mix", (tasks[0],), (1.0,))  # of our tasks: it can be trained on
+        assert registry.read("both_mix") == Mixture("both_mix", (tasks[0],), (1.0,))  # of our tasks: it can be trained on
     finally:
         seqio.MixtureRegistry.remove("both_mix")
     assert sorted(mixed) == sorted(map(key_of, through_seqio("both_mlm")))
@@ -158,10 +158,10 @@ def test_a_mixture_through_both_routes(tasks, english, tmp_path):
     longer = dataclasses.replace(first, name="both_longer", cut=Blocks(8, minimum=3))
     one = Mixture("both_two", (first, longer), exponent=0.5)
     mixture = Mixture("both_nested", (one, dataclasses.replace(first, name="both_again")), rates=(3, 1))
-    adapters.register_mixture(one, seed=5)
-    adapters.register_mixture(mixture, seed=5)
+    registry.register(one, seed=5)
+    registry.register(mixture, seed=5)
     try:
-        assert adapters.read("both_two") == one and adapters.read("both_nested") == mixture and adapters.read("both_longer") == longer
+        assert registry.read("both_two") == one and registry.read("both_nested") == mixture and registry.read("both_longer") == longer
         found = through_seqio("both_nested", num_epochs=2)
         parts = [build(task, "train", str(tmp_path), workers=1, progress=False) for task in mixture.tasks]
         sources = [loader.Source(records, Shuffled(len(records)), task.corruption, 5, task.name) for task, records in zip(mixture.tasks, parts)]
@@ -173,15 +173,15 @@ def test_a_mixture_through_both_routes(tasks, english, tmp_path):
         assert shares == pytest.approx([0.75 * n**0.5 / (n**0.5 + m**0.5), 0.75 * m**0.5 / (n**0.5 + m**0.5), 0.25])
         rates = [seqio.get_mixture_or_task("both_nested").get_rate(seqio.TaskRegistry.get(task.name)) for task in mixture.tasks]
         assert rates == pytest.approx(shares) and np.abs(seen.mean(0) - shares).max() < 0.1
-        with pytest.raises(UserError, match="mixture 'both_mlm' has the name of a task"):
-            adapters.register_mixture(Mixture("both_mlm", (first,), (1,)))
+        with pytest.raises(UserError, match="'both_mlm' is registered already"):
+            registry.register(Mixture("both_mlm", (first,), (1,)))
         with pytest.raises(UserError, match="another task is registered as 'both_mlm'"):
-            adapters.register_mixture(Mixture("both_three", (dataclasses.replace(first, holdout=7),), (1,)))
+            registry.register(Mixture("both_three", (dataclasses.replace(first, holdout=7),), (1,)))
     finally:
         for name in ("both_two", "both_nested"):
-            seqio.MixtureRegistry.remove(name)
+            registry.remove(name)
         for name in ("both_longer", "both_again"):
-            seqio.TaskRegistry.remove(name)
+            registry.remove(name)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,11 +200,11 @@ def test_marked_words_pass_through_seqio(tmp_path):
     (tmp_path / "zh.txt").write_text("\n\n".join(CJK[i % 6] + CJK[i // 6] + CJK[:4] for i in range(36)), encoding="utf-8")
     v = WordPiece(tmp_path / "vocab.txt")
     task = Task("zh_halves", str(tmp_path / "zh.txt"), v, Segmented(Blocks(6), Halves()), Masking(v, 8, rate=0.3, choice=Words()), holdout=5)
-    adapters.register(task)
+    registry.register(task)
     try:
         found = list(through_seqio("zh_halves"))
     finally:
-        seqio.TaskRegistry.remove("zh_halves")
+        registry.remove("zh_halves")
     weights = np.array([e["weights"] for e in found])
     assert len(weights) > 20 and (weights[:, 1:7:2] == weights[:, 2:7:2]).all() and (weights.sum(1) == 2).all()
 
@@ -224,11 +224,11 @@ def test_a_text_of_many_scripts_has_the_same_ids_on_both_routes(kind, tmp_path):
         train_wordpiece(lines, str(tmp_path / "vocab.txt"), 900)
     vocabulary = EN_PD_4096 if kind == "sentencepiece" else WordPiece(tmp_path / "vocab.txt")
     task = Task("many", str(tmp_path / "many.txt"), vocabulary, Blocks(126), Masking(vocabulary, 128), style="line", holdout=10**6, shards=1)
-    adapters.register(task)
+    registry.register(task)
     try:
         found = [e["targets"][1 : e["segments"].sum() - 1].tolist() for e in through_seqio("many", shuffle=False)]
     finally:
-        seqio.TaskRegistry.remove("many")
+        registry.remove("many")
     assert len(lines) == 200 and found == [vocabulary.encode(line).tolist() for line in lines]
     if kind == "sentencepiece":
         graph = seqio.SentencePieceVocabulary(vocabulary.path).tf_tokenizer.tokenize(lines)
@@ -236,20 +236,20 @@ def test_a_text_of_many_scripts_has_the_same_ids_on_both_routes(kind, tmp_path):
 
 
 def test_read(tasks):
-    assert adapters.read("both_mlm") == tasks[0]
+    assert registry.read("both_mlm") == tasks[0]
     with pytest.raises(UserError, match="task 'both_mln' is not registered: did you mean both_mlm"):
-        adapters.read("both_mln")
+        registry.read("both_mln")
     seqio.TaskRegistry.add("foreign", source=seqio.TextLineDataSource({"train": "x"}), output_features={})
     try:
         with pytest.raises(UserError, match="task 'foreign' is SeqIO's own"):
-            adapters.read("foreign")
+            registry.read("foreign")
     finally:
         seqio.TaskRegistry.remove("foreign")
 
 
 def test_shipped_task_through_the_loader(tmp_path):
     assert ptmjax.tasks.__name__ == "ptmjax.tasks"
-    task = adapters.read("en_pd_mlm_64")
+    task = registry.read("en_pd_mlm_64")
     records = build(task, "validation", str(tmp_path), workers=1, progress=False)
     mesh = jax.make_mesh((1, 1, 1), ("data", "fsdp", "model"), devices=jax.devices()[:1])
     source = loader.Source(records, Shuffled(len(records)), task.readout, 0, task.name)

@@ -7,7 +7,7 @@ import ptmjax.tasks  # noqa: F401  registers
 import pytest
 from ptmjax.tasks.corpora import EN_PD_4096, EN_PD_4096_SENTINELS
 
-from ptmjax.data import adapters
+from ptmjax.data import registry
 from ptmjax.data.bytes import Bytes
 from ptmjax.data.masking import Masking
 from ptmjax.data.pairs import Pairs
@@ -41,7 +41,7 @@ def test_a_corruption_that_hides_its_vocabulary_is_refused():
 @pytest.mark.parametrize("task", ["en_pd_nsp_128", "en_pd_mlm_512", "en_pd_rtd_64", "en_pd_spans_512"])
 def test_shapes_are_known_without_the_text(task, tmp_path, monkeypatch):
     """Those of the real text; with none of it there to read."""
-    real = adapters.read(task)
+    real = registry.read(task)
     shapes = lambda records, found: {key: (x.shape, x.dtype) for key, x in found.corruption(records[0], np.random.default_rng(0), records).items()}
     made_up = dataclasses.replace(real, text=str(tmp_path / "none.txt")).made_up()
     few = list(itertools.islice(real.cut(itertools.islice(real.source.documents(collections.Counter()), 40), real.vocabulary), 8))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ptmjax.data import adapters
+from ptmjax.data import registry
 from ptmjax.data.masking import Masking
 from ptmjax.data.order import counter
 from ptmjax.data.records import build
@@ -118,7 +118,7 @@ def test_tlm_of_any_sides(words, m, n, length, seed):
 
 def test_the_masked_share_of_each_side():
     """15 % of a row's tokens, of either side by its length, and 80/10/10 of those."""
-    masking = Masking(adapters.read("en_zh_tlm_64").vocabulary, 104)
+    masking = Masking(registry.read("en_zh_tlm_64").vocabulary, 104)
     a, b = np.full(60, 300, np.int32), np.full(40, 400, np.int32)
     out = Tlm(masking).rows([{"tokens": np.concatenate([a, b]), "middle": np.array([60], np.int32)}] * 2000,
                             [counter(0, "t", i, 0) for i in range(2000)], [])
@@ -149,14 +149,14 @@ def test_faults(letters):
 # ------------------------------------------------------------------ shipped
 def test_shipped_tasks_of_two_languages(tmp_path):
     """Held-out rows of each; no line is held out of one and trained on in another; few characters are unknown."""
-    mixture = adapters.read("en_zh_mlm_tlm_128")
+    mixture = registry.read("en_zh_mlm_tlm_128")
     held = {task.name: build(task, "validation", str(tmp_path), workers=1, progress=False) for task in mixture.tasks}
     assert list(held) == ["en_zh_mlm_en_128", "en_zh_mlm_zh_128", "en_zh_tlm_128"] and mixture.exponents
     assert mixture.shares([900, 90, 5]) == pytest.approx((0.5 * 10**0.7 / (1 + 10**0.7), 0.5 / (1 + 10**0.7), 0.5))
     v, counts = mixture.vocabulary, {name: records.counts for name, records in held.items()}
     assert v.size == 4096 and all(c[v.unk] / c.sum() < 0.005 for c in counts.values())
     for kind, exponent in (("nsp", 0.7), ("plain", 0.3), ("mlm", 0.7)):
-        assert adapters.read(f"en_zh_{kind}_512").exponent == exponent
+        assert registry.read(f"en_zh_{kind}_512").exponent == exponent
     one, other = (np.array([x["tokens"] for x in list(held[n])[:5]]) for n in ("en_zh_mlm_en_128", "en_zh_mlm_zh_128"))
     assert one.shape == other.shape == (5, 126) and not (one == other).all(1).any()
     assert np.mean([len(r["tokens"]) for r in held["en_zh_tlm_128"]]) > 95

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from ptmjax.tasks.corpora import EN_PD_4096
 
-from ptmjax.data.adapters import register
 from ptmjax.data.masking import Masking
+from ptmjax.data.registry import register
 from ptmjax.data.task import Task
 from ptmjax.data.windows import Blocks
 

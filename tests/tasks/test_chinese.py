@@ -10,7 +10,7 @@ import pytest
 from ptmjax.tasks import chinese, tables
 from ptmjax.tasks.corpora import ZH_DIALOGUE, ZH_PD_4096, ZH_PD_SIMILAR, ZH_PD_SMALL, ZH_PD_UNITS, ZH_SPACED, ZH_TAGGED
 
-from ptmjax.data import adapters, text
+from ptmjax.data import registry, text
 from ptmjax.data.order import counter
 from ptmjax.data.trainers import train_characters
 
@@ -78,22 +78,22 @@ def test_tables_of_a_tiny_text(tmp_path):
 def test_every_task_gives_rows():
     some = [poem["text"] for poem in POEMS[:40]]
     for name in NAMES:
-        task = adapters.read(f"zh_pd_{name}_64")
+        task = registry.read(f"zh_pd_{name}_64")
         found = records(task, some)
         out = rows(task, found, 200)
         assert out["tokens"].shape == (200, 64) and set(task.corruption.features) == out.keys()
         assert (out["weights"].sum(1) <= 10).all() and out["weights"].sum() > 200 * 5
         paired = name not in ("mlm", "wwm", "ernie")
         assert ("label" in out) == paired and (not paired or 0.2 < out["label"].mean() < 0.8)
-        assert adapters.read(f"zh_pd_{name}_128").corruption.features == task.corruption.features
+        assert registry.read(f"zh_pd_{name}_128").corruption.features == task.corruption.features
         assert task.readout.rows(found[:1], [counter(0, "t", 0, 0)], found)["weights"].any()
     for name, path in OWN.items():
         for length in (64, 128, 512):
-            assert adapters.read(f"{name}_{length}").text == path
+            assert registry.read(f"{name}_{length}").text == path
 
 
 def test_macbert_shows_similar_words_and_no_mask():
-    task = adapters.read("zh_pd_mac_64")
+    task = registry.read("zh_pd_mac_64")
     found = records(task, [poem["text"] for poem in POEMS[:300]])
     out = rows(task, found, 600)
     scored = out["weights"] > 0
@@ -110,10 +110,10 @@ def test_macbert_shows_similar_words_and_no_mask():
 
 def test_ernies_levels_are_whole_units():
     """Of every record the places scored together; a phrase is chosen whole or not at all, and Mixed has all three."""
-    cut = adapters.read("zh_pd_ernie_64").cut
+    cut = registry.read("zh_pd_ernie_64").cut
     found = [r for r in cut([poem["text"] for poem in POEMS[:300]], ZH_PD_4096)]
     for level, column in (("phrase", "phrases"), ("entity", "entities")):
-        masking = adapters.read(f"zh_pd_ernie_{level}_64").corruption.masking
+        masking = registry.read(f"zh_pd_ernie_{level}_64").corruption.masking
         out = masking.rows(found, [counter(0, "t", i, 0) for i in range(len(found))], found)
         several = 0
         for record, row in zip(found, out["weights"]):
@@ -128,12 +128,12 @@ def test_ernies_levels_are_whole_units():
 
 
 def test_texts_that_show_how_ones_own_is_to_look():
-    tagged = adapters.read("zh_tagged_ernie_64")
+    tagged = registry.read("zh_tagged_ernie_64")
     counts = collections.Counter()
     found = list(tagged.cut(text.documents(ZH_TAGGED, "line"), ZH_PD_4096, counts))
     assert len(found) == 24 and counts["untagged_words"] == 0 and all(set(tagged.cut.schema) == r.keys() for r in found)
-    spaced = records(adapters.read("zh_spaced_wwm_64"), text.documents(ZH_SPACED, "line"))
+    spaced = records(registry.read("zh_spaced_wwm_64"), text.documents(ZH_SPACED, "line"))
     assert all((a["tokens"] == b["tokens"]).all() and (a["words"] == b["words"]).all() for a, b in zip(found, spaced, strict=True))
-    talk = records(adapters.read("zh_dialogue_64"), text.documents(ZH_DIALOGUE))
+    talk = records(registry.read("zh_dialogue_64"), text.documents(ZH_DIALOGUE))
     assert {tuple(r["roles"].tolist()) for r in talk} >= {(0, 1, 0), (0, 1, 1), (0, 0, 1)}  # QRQ, QRR, QQR
     assert chinese.LEVELS.keys() == {"basic", "phrase", "entity"} and re.search("zh_dialogue", chinese.__doc__)
