@@ -9,6 +9,7 @@ SHIPPED = Path(__file__).parent / "shipped"
 
 EN_PD_SMALL = str(SHIPPED / "en_pd_small.txt.xz")  # 6.2 MB of English prose, blank line = document break
 EN_PD_4096 = SentencePiece(str(SHIPPED / "en_pd_4096.model"))  # lower-cased unigram pieces of its training split
+EN_PD_COLLOCATIONS = str(SHIPPED / "en_pd_collocations.txt")  # n-grams of its training split that hold together (collocations.py)
 EN_ZH = str(SHIPPED / "en_zh_libo.tsv.xz")  # 24,726 lines of English, a tab, the same in Chinese; 1.9 MB and .7 M characters
 EN_ZH_4096 = SentencePiece(str(SHIPPED / "en_zh_4096.model"))  # lower-cased unigram pieces of both sides of its training split
 EN_PD_4096_SENTINELS = SentencePiece(EN_PD_4096.path, sentinels=100)  # the same with T5's sentinels behind

@@ -1,29 +1,31 @@
 """Pre-training tasks on the shipped English text. The number in a name is the length of a row.
 
-mlm: masked tokens; wwm: masked whole words; span: SpanBERT's masked spans; nsp: masked next-sentence pairs; pairs, order, three: the
-same masks with two segments that follow each other, sentence order, three ways; wwm_nsp: nsp with whole words; sop: order with ALBERT's
-n-grams; struct: StructBERT's shuffled runs and three ways; unilm: UniLM's four patterns; rtd:
-the input of ELECTRA's generator; spans: T5's span corruption; full, doc: masked tokens in RoBERTa's rows of whole sentences, which cross
-documents or do not, in byte-level BPE. Blocks under 8 tokens are dropped.
+mlm: masked tokens; wwm: masked whole words; pmi: masked collocations and words (PMI-Masking); span: SpanBERT's masked spans; nsp: masked
+next-sentence pairs; pairs, order, three: the same masks with two segments that follow each other, sentence order, three ways; wwm_nsp:
+nsp with whole words; sop: order with ALBERT's n-grams; struct: StructBERT's shuffled runs and three ways; unilm: UniLM's four patterns;
+rtd: the input of ELECTRA's generator; spans: T5's span corruption; full, doc: masked tokens in RoBERTa's rows of whole sentences, which
+cross documents or do not, in byte-level BPE. Blocks under 8 tokens are dropped.
 """
 from dataclasses import replace
 
-from ptmjax.tasks.corpora import EN_PD_4096, EN_PD_4096_SENTINELS, EN_PD_BYTEBPE_4096, EN_PD_SMALL
+from ptmjax.tasks.corpora import EN_PD_4096, EN_PD_4096_SENTINELS, EN_PD_BYTEBPE_4096, EN_PD_COLLOCATIONS, EN_PD_SMALL
 
 from ptmjax.data.choices import Ngrams, Tokens, Words, WordSpans, inverse
 from ptmjax.data.masking import Masking
 from ptmjax.data.pairs import Pairs
 from ptmjax.data.patterns import Patterns
 from ptmjax.data.registry import register
+from ptmjax.data.segmenters import Gazetteer
 from ptmjax.data.shuffling import Shuffled
 from ptmjax.data.spans import Spans
 from ptmjax.data.task import Task
-from ptmjax.data.windows import Blocks, FullSentences, Joined, Sentences
+from ptmjax.data.windows import Blocks, FullSentences, Joined, Segmented, Sentences
 
 
-def _blocks(name: str, masking: Masking) -> Task:
+def _blocks(name: str, masking: Masking, words: Gazetteer | None = None) -> Task:
     """One block of a document a row."""
     cut = Blocks(masking.length - 2, minimum=8)
+    cut = Segmented(cut, words) if words else cut
     return Task(f"en_pd_{name}_{masking.length}", EN_PD_SMALL, EN_PD_4096, cut, masking, masking.readout())
 
 
@@ -45,7 +47,9 @@ def _spans(inputs: int) -> Task:
 
 for _length, _cap in ((64, 10), (128, 20), (512, 77)):
     register(_blocks("mlm", Masking(EN_PD_4096, _length, cap=_cap, types=True)))
-    register(_blocks("wwm", Masking(EN_PD_4096, _length, cap=_cap, types=True, choice=Words())))
+    _masking = Masking(EN_PD_4096, _length, cap=_cap, types=True, choice=Words())
+    register(_blocks("wwm", _masking))
+    register(_blocks("pmi", _masking, Gazetteer(EN_PD_COLLOCATIONS, lower=True)))
     register(_blocks("rtd", Masking(EN_PD_4096, _length, mask=0.85, random=0.0, cap=_cap, types=True)))
     register(_blocks("span", Masking(EN_PD_4096, _length, types=True, choice=WordSpans(), each="unit", corpus=True, bounds=True)))
     _masking, _whole = (Masking(EN_PD_4096, _length, cap=_cap, choice=choice) for choice in (Tokens(), Words()))

@@ -108,32 +108,42 @@ def _tagged(dictionary: str | None, hmm: bool, text: str) -> list[tuple[str, str
 # ------------------------------------------------------------------ lists of words
 @dataclass(frozen=True, repr=False)
 class Gazetteer:
-    """The longest match from a list of words, from left to right: a file (UTF-8) of lines `word` or `word<TAB>type`.
+    """The longest match from a list of words, from left to right: a file (UTF-8) of lines `word` or `word<TAB>type`. No match begins or
+    ends between two letters or digits, other than Chinese characters.
 
-    types: take those of these types alone; (): all. between: the segmenter of what no entry covers; None: runs().
+    types: take those of these types alone; (): all. between: the segmenter of what no entry covers; None: runs(). lower: the list is in
+    lower case, and matches capitals too.
     """
 
     path: str
     types: tuple[str, ...] = ()
     between: Callable[[str], Iterable[str]] | None = None
+    lower: bool = False
 
     def __post_init__(self):
         object.__setattr__(self, "types", tuple(self.types))  # gin gives a list
 
     def __repr__(self) -> str:
-        return f"Gazetteer({digest(Path(self.path))!r}, types={self.types}, between={self.between!r})"
+        return f"Gazetteer({digest(Path(self.path))!r}, types={self.types}, between={self.between!r}{', lower=True' * self.lower})"
 
     def __call__(self, text: str) -> list[str]:
         words, lengths = _entries(self.path, self.types)
         between, found, at, begin = self.between or runs, [], 0, 0
+        seen = "".join(map(_lower, text)) if self.lower else text
+        apart = lambda i: not 0 < i < len(text) or not _meet(text[i - 1], text[i])
         while at < len(text):
-            word = next((w for n in lengths.get(text[at], ()) if (w := text[at : at + n]) in words), None)
-            if word is None:
+            here = lengths.get(seen[at], ()) if apart(at) else ()
+            n = next((n for n in here if seen[at : at + n] in words and apart(at + n)), 0)
+            if not n:
                 at += 1
                 continue
-            found += [*(between(text[begin:at]) if begin < at else ()), word]
-            at = begin = at + len(word)
+            found += [*(between(text[begin:at]) if begin < at else ()), text[at : at + n]]
+            at = begin = at + n
         return found + (list(between(text[begin:])) if begin < at else [])
+
+
+def _lower(c: str) -> str:
+    return low if len(low := c.lower()) == 1 else c
 
 
 @functools.lru_cache(maxsize=8)

@@ -55,7 +55,7 @@ class Vocabulary(abc.ABC):
 
     def places(self, text: str) -> np.ndarray:
         """int64 [n]: at which character of the text each piece of encode(text) begins."""
-        raise UserError(f"{self!r} does not tell where in a text its pieces are, as a segmenter's words need: use a WordPiece vocabulary")
+        raise UserError(f"{self!r} does not tell where in a text its pieces are, as a segmenter's words need: use WordPiece pieces")
 
     def save(self, folder: Path, before: Sequence[str], after: Sequence[str], inputs: Sequence[str], between: Sequence[str] = ()) -> None:
         """Writes the files that transformers' AutoTokenizer reads (tokenizer.write says what the names are)."""
@@ -208,6 +208,17 @@ class SentencePiece(Vocabulary):
 
     def encode(self, text: str) -> np.ndarray:
         return np.array(self._model.encode(text), np.int32)
+
+    def places(self, text: str) -> np.ndarray:
+        found = self._model.encode(text, out_type="proto")
+        if isinstance(found, bytes):  # before 0.2.2
+            from sentencepiece import sentencepiece_pb2
+
+            found = sentencepiece_pb2.SentencePieceText.FromString(found)
+        encoded = text.encode()
+        number = np.append(np.cumsum(np.frombuffer(encoded, np.uint8) & 0xC0 != 0x80) - 1, len(text))  # of each byte's character
+        blank = lambda piece: len(mine := encoded[piece.begin : piece.end].decode()) - len(mine.lstrip())  # the space before a word
+        return np.array([number[piece.begin] + blank(piece) for piece in found.pieces], np.int64)
 
     def decode(self, ids: Iterable[int]) -> str:
         known = [i if 0 <= i < self.size and i != self.pad else self.unk for i in map(int, ids)]

@@ -7,6 +7,7 @@ import pytest
 import sentencepiece
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ptmjax.tasks.corpora import EN_PD_4096
 
 from ptmjax.data.vocabulary import SentencePiece
 from ptmjax.types import UserError
@@ -108,3 +109,12 @@ def test_eos_is_the_models_own_or_sep(english, tmp_path):
     v = SentencePiece(str(tmp_path / "t5.model"), sentinels=4)
     assert (v.pad, v.eos, v.unk, v.cls, v.sep, v.mask, v.size) == (0, 1, 2, None, None, None, 34)
     assert v.special == {0, 1, 2, 30, 31, 32, 33}
+
+
+@given(st.text(st.sampled_from("ab T h é½ﬁİ你\n "), max_size=30))
+def test_sentencepiece_tells_where_its_pieces_are(text):
+    """The first piece of a word stands at its first character, in whatever way the text is written."""
+    ids, places = EN_PD_4096.encode(text), EN_PD_4096.places(text)
+    assert places.shape == ids.shape and (np.diff(places) >= 0).all() and (places < max(1, len(text))).all()
+    begins = [i for i, c in enumerate(text) if not c.isspace() and (i == 0 or text[i - 1].isspace())]
+    assert set(begins) <= set(places.tolist()) and not any(text[i].isspace() for i in places)
