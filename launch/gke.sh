@@ -4,7 +4,8 @@
 #     --gin_file=t5_base.gin --workdir=gs://bucket/run1 --gin.Experiment.mesh='"data=-1,fsdp=16"'
 # --name=NAME          of the JobSet; `kubectl delete jobset NAME` stops it, after a step that is saved
 # --image=IMAGE        docker build -f launch/Dockerfile --target tpu -t IMAGE . && docker push IMAGE
-# --accelerator=NAME --topology=AxB[xC]   of a slice, as the node pool's labels gke-tpu-accelerator and gke-tpu-topology say
+# --accelerator=NAME --topology=AxB[xC]   of a slice, as the node pool's labels gke-tpu-accelerator and gke-tpu-topology say: AxB of
+#                      tpu-v5-lite-podslice and tpu-v6e-slice, AxBxC of tpu-v4-podslice, tpu-v5p-slice and tpu7x
 # --slices=N           how many (1); several are joined by GKE's MEGASCALE_... variables, which jax reads
 # --chips=N            of a node (4)
 # --bucket=NAME        is mounted at /bucket, for --cache=/bucket/cache (needs the cluster's GCS FUSE driver)
@@ -22,12 +23,21 @@ given "name image accelerator topology slices chips bucket account restarts grac
 needed name image accelerator topology
 counted slices chips restarts grace
 [[ $name =~ ^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$ ]] || fault "--name=$name: give at most 40 of a-z, 0-9 and -, a letter first"
-[[ $topology =~ ^[1-9][0-9]*(x[1-9][0-9]*){1,2}$ ]] || fault "--topology=$topology is not AxB or AxBxC"
+case $accelerator in
+  tpu-v5-lite-podslice | tpu-v6e-slice) axes=AxB ;;
+  tpu-v4-podslice | tpu-v5p-slice | tpu7x) axes=AxBxC ;;
+  *) fault "--accelerator=$accelerator: it is tpu-v4-podslice, tpu-v5-lite-podslice, tpu-v5p-slice, tpu-v6e-slice or tpu7x" ;;
+esac
+[[ $topology =~ ^${axes//[A-C]/[1-9][0-9]{0,2\}}$ ]] || fault "--topology=$topology is not $axes, as $accelerator has it" # a product of these fits
 nodes=$((${topology//x/*} / chips))
 [ $((nodes * chips)) -eq $((${topology//x/*})) ] || fault "--topology=$topology has $((${topology//x/*})) chips, no multiple of --chips=$chips a node"
-[[ " ${arguments[*]} " =~ \ --workdir=gs:// ]] || { [ -n "$bucket" ] && [[ " ${arguments[*]} " =~ \ --workdir=/bucket/ ]]; } ||
+[[ $image =~ ^[[:alnum:]][-_.:/@[:alnum:]]*$ ]] || fault "--image=$image is no name of an image"
+[[ $account =~ ^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$ ]] || fault "--account=$account is no name of a service account: of a-z, 0-9, - and ."
+[[ -z $bucket || $bucket =~ ^[a-z0-9][-_.a-z0-9]{1,220}[a-z0-9]$ ]] || fault "--bucket=$bucket: give the bare name, of a-z, 0-9, -, _ and ."
+named_workdir
+[[ $workdir == gs://?* || (-n $bucket && $workdir == /bucket/?*) ]] ||
   fault "--workdir=gs://... is missing behind -- (or /bucket/... with --bucket): the pods have no other folder in common"
-[[ "$image$accelerator$bucket$account${arguments[*]}" != *[[:cntrl:]]* ]] || fault "an argument holds a line break or another control character"
+[[ "${arguments[*]}" != *[[:cntrl:]]* ]] || fault "an argument holds a line break or another control character"
 
 # json WORD...: the words as JSON strings with commas between. Kubernetes reads $(NAME) in arguments as a variable, unless $ is doubled.
 json() {
@@ -104,5 +114,6 @@ jobset=$(rendered)
 if $dry_run; then
   printf '%s\n' "$jobset"
 else
+  runnable kubectl
   kubectl apply --filename=- <<<"$jobset"
 fi

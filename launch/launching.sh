@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# shellcheck disable=SC2034  # dry_run, arguments and code are for who sources this
+# shellcheck disable=SC2034  # dry_run, arguments, workdir and code are for who sources this
 # Sourced by the launchers: their options, and which exit codes go on.
 
 # A fault of who calls: one line, code 2.
@@ -13,9 +13,10 @@ usage() {
   sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"
 }
 
-# given "NAME ..." "$@": --NAME=VALUE into the variable NAME, --dry_run into dry_run, what stands behind -- into arguments.
+# given "NAME ..." "$@": --NAME=VALUE into the variable NAME, --dry_run into dry_run, what stands behind -- into arguments. Where a
+# launcher has another word than --, it is $behind.
 given() {
-  local _names=" $1 " _name # not the name of any option
+  local _names=" $1 " _name _behind="arguments of the training stand behind ${behind:---}" # not the names of any options
   shift
   dry_run=false arguments=()
   while [ $# -gt 0 ]; do
@@ -28,14 +29,20 @@ given() {
         usage
         exit 0
         ;;
-      --*=*) [[ $_names == *" $_name "* ]] || fault "no option $1: $0 --help tells those that are; arguments of the training stand behind --" ;;&
+      --*=*) [[ $_names == *" $_name "* ]] || fault "no option $1: $0 --help tells those that are; $_behind" ;;&
+      --*=) fault "${1%=}: its value is missing: $0 --help" ;;
       --*=*) printf -v "$_name" %s "${1#*=}" ;;
-      *) fault "what is $1? $0 --help tells the options, which are --NAME=VALUE; arguments of the training stand behind --" ;;
+      *) fault "what is $1? $0 --help tells the options, which are --NAME=VALUE; $_behind" ;;
     esac
     shift
   done
   [ $# -eq 0 ] || shift
   arguments=("$@")
+}
+
+# runnable NAME [HOW TO MEND IT]: there is a program of that name on PATH, or at that path.
+runnable() {
+  type -P -- "$1" >/dev/null || fault "there is no program $1: ${2:-install it, or add its folder to PATH}"
 }
 
 # needed NAME...: these options were given.
@@ -54,6 +61,18 @@ counted() {
   done
 }
 
+# named_workdir: the work folder that the arguments of the training name, as ptmjax reads them, in workdir.
+named_workdir() {
+  local _i
+  workdir=""
+  for ((_i = 0; _i < ${#arguments[@]}; _i++)); do
+    case ${arguments[_i]} in
+      --workdir=*) workdir=${arguments[_i]#*=} ;;
+      --workdir) workdir=${arguments[_i + 1]-} ;;
+    esac
+  done
+}
+
 # quoted WORD...: a line of shell that gives these words.
 quoted() {
   local line
@@ -68,6 +87,16 @@ goes_on() {
     75 | 134 | 137 | 143) return 0 ;;
     *) return 1 ;;
   esac
+}
+
+# begun COMMAND...: starts a program, whose number is $!. Ctrl-C ends it, though a shell has what it starts beside itself ignore that. A
+# terminal that is closed does not: that is for the launcher to tell, by SIGTERM.
+begun() {
+  (
+    trap - INT
+    trap '' HUP
+    exec "$@"
+  ) &
 }
 
 # awaited PID: its exit code, in code. A signal that has a trap cuts `wait`, which then tells the signal's code and not the process'.

@@ -4,7 +4,7 @@
 # --nodes=N --gpus=N   how many nodes, and GPUs of each (1, 1): a process a GPU, as jax has it under SLURM, where it takes the one GPU
 #                      of the process' number on its node (so a process a node would leave all others idle)
 # --cpus=N             cores of each process (8): SLURM keeps it to these
-# --time=HH:MM:SS      of the job, after which it is queued again (24:00:00)
+# --time=[D-]HH:MM:SS  of the job, after which it is queued again (24:00:00)
 # --name=NAME          of the job (ptmjax); --log=FILE of what it prints (NAME-JOB.log, here)
 # --restarts=N         how often the job is queued again at most (100); a fault of its user in one process (2), or of the code, ends it,
 #                      whatever the others say of it
@@ -34,6 +34,11 @@ step=(srun --cpus-per-task="$cpus" --gpu-bind=none --kill-on-bad-exit=0 --wait=0
 
 if ! $inside; then
   [ ${#arguments[@]} -gt 0 ] || fault "no training: write the arguments of ptmjax train behind --"
+  [[ $time =~ ^(([0-9]{1,3})-)?([0-9]{1,4}):([0-5][0-9]):([0-5][0-9])$ ]] || fault "--time=$time is not HH:MM:SS, or D-HH:MM:SS"
+  [ $((((10#0${BASH_REMATCH[2]} * 24 + 10#${BASH_REMATCH[3]}) * 60 + 10#${BASH_REMATCH[4]}) * 60 + 10#${BASH_REMATCH[5]})) -gt $((grace + 60)) ] ||
+    fault "--time=$time leaves no time to train: SIGTERM comes --grace=$grace seconds before its end, and SLURM may send it 60 s early"
+  [[ $name != */* ]] || fault "--name=$name is no name of a job: leave out the /"
+  [[ $log == *%*/* || -d $(dirname "$log") ]] || fault "--log=$log: make its folder first, SLURM does not and then tells nothing"
   command=(sbatch --job-name="$name" --nodes="$nodes" --gpus-per-node="$gpus" --ntasks-per-node="$gpus" --cpus-per-task="$cpus"
     --time="$time" --output="$log" --open-mode=append --requeue --signal="B:TERM@$grace"
     "$here/slurm.sh" --inside "$here" --cpus="$cpus" --restarts="$restarts" -- "${arguments[@]}")
@@ -42,7 +47,8 @@ if ! $inside; then
     quoted "${step[@]}"
     exit 0
   fi
-  [ -x "$python" ] || fault "there is no interpreter $python: bash launch/local.sh makes that of .venv, or set PTMJAX_PYTHON"
+  runnable sbatch
+  runnable "$python" "bash launch/local.sh makes that of .venv, or let PTMJAX_PYTHON name another"
   exec "${command[@]}"
 fi
 

@@ -6,7 +6,8 @@
 #   bash launch/tpu_vm.sh --tpu=NAME --zone=us-east5-a --action=stop      # a step is saved; the first command goes on from there
 # --project=ID        of Google Cloud, if not gcloud's own
 # --setup=COMMAND     run on every worker before the installation, for example to get Python 3.11 to 3.13 where the image lacks it
-# --files=FOLDER      what lies in it is copied into the folder that the training runs in: a gin file of yours, modules that it imports
+# --files=FOLDER      what lies in it is copied into the folder that the training runs in: a gin file of yours, modules that it imports.
+#                     What an earlier call has copied there is removed; run.log, .venv and what else has come to lie there stay
 # --restarts=N        how often a worker starts it again at most (100)
 # --idle=N            after how many attempts in a row that came to nothing it gives up (5): where one worker has ended with a fault of its
 #                     user, the others wait for it in vain; --action=log shows which
@@ -19,6 +20,7 @@ tpu="" zone="" project="" action=start setup=: files="" restarts=100 idle=5
 given "tpu zone project action setup files restarts idle" "$@"
 needed tpu zone
 counted restarts idle
+$dry_run || runnable gcloud
 on=(--zone="$zone" --worker=all)
 [ -z "$project" ] || on+=(--project="$project")
 
@@ -38,19 +40,23 @@ case $action in
   stop) workers 'cd ptmjax || exit; ! flock -n run.lock true || { echo "ptmjax: no run is there"; exit; }
 pkill -TERM -F run.pid -f launch/again.sh || { echo "ptmjax: no launch/again.sh has the number in run.pid, yet something of the run is alive: see ps -ef" >&2; exit 2; }' ;;
   start)
-    [[ " ${arguments[*]}" == *" --workdir=gs://"* ]] || fault "--workdir=gs://... is missing behind --: a folder that all workers see"
+    named_workdir
+    [[ $workdir == gs://?* ]] || fault "--workdir=gs://... is missing behind --: a folder that all workers see"
     [ -z "$files" ] || [ -d "$files" ] || fault "--files=$files is no folder"
     folder=/tmp
     if ! $dry_run; then
       folder=$(mktemp -d)
       trap 'rm -r "$folder"' EXIT
     fi
-    call tar -czf "$folder/ptmjax.tar.gz" --exclude=__pycache__ -C "$here/.." ptmjax tasks gin launch setup.py pyproject.toml README.md LICENSE NOTICE \
+    call tar -czf "$folder/ptmjax.tar.gz" --exclude={__pycache__,./.venv,./.copied,./run.{log,lock,pid}} -C "$here/.." ptmjax tasks gin launch setup.py pyproject.toml README.md LICENSE NOTICE \
       ${files:+-C "$(realpath "$files")" .}
     call gcloud compute tpus tpu-vm scp "$folder/ptmjax.tar.gz" "$tpu:ptmjax.tar.gz" "${on[@]}"
-    # The lock is held by whatever of the run is alive.
+    # The lock is held by whatever of the run is alive. What is copied is unpacked beside, whole, before it takes the place of what was.
     workers "set -e; mkdir -p ptmjax; cd ptmjax; exec 9>run.lock; flock -n 9 || { echo 'ptmjax: a run is there already: --action=stop' >&2; exit 2; }
-rm -f run.pid; tar -xzf ../ptmjax.tar.gz; $setup; source launch/env.sh; python=\$(some_python); environment .venv '[tpu]' \"\$python\" 9>&-
+rm -rf run.pid .fresh; mkdir .fresh; tar -xzf ../ptmjax.tar.gz -C .fresh
+find .fresh -mindepth 1 -maxdepth 1 -printf '%f\\0' >.now; cat .now >>.copied; xargs -0 rm -rf -- <.copied
+find .fresh -mindepth 1 -maxdepth 1 -exec mv -t . -- {} +; rmdir .fresh; mv .now .copied
+$setup; source launch/env.sh; python=\$(some_python); environment .venv '[tpu]' \"\$python\" 9>&-
 nohup bash launch/again.sh --restarts=$restarts --idle=$idle -- .venv/bin/python -m ptmjax train --distributed $(quoted "${arguments[@]}") >>run.log 2>&1 </dev/null &
 echo \$! >run.pid"
     ;;

@@ -2,6 +2,7 @@
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from ptmjax.parallel import distributed
 from ptmjax.training.metrics import read_lines
 from tests.drivers.processes import COMMAND, TINY
 
@@ -119,7 +121,7 @@ OPTIONS = {  # with words that stand in what is printed
                "action": ("start", "again.sh"), "setup": ("sudo apt-get update", "sudo apt-get update"), "files": ("tests/drivers", "tests/drivers ."),
                "restarts": ("7", "--restarts=7"), "idle": ("3", "--idle=3")},
 }
-NEEDED = {"again": [], "gke": ["--name=n", "--image=i", "--accelerator=a", "--topology=2x4"], "slurm": [], "tpu_vm": ["--tpu=t", "--zone=z"]}
+NEEDED = {"again": [], "gke": ["--name=n", "--image=i", "--accelerator=tpu-v6e-slice", "--topology=2x4"], "slurm": [], "tpu_vm": ["--tpu=t", "--zone=z"]}
 
 
 @pytest.mark.parametrize("script", LAUNCHERS)
@@ -147,17 +149,40 @@ def test_what_the_pages_show_is_a_dry_run_away(notes, page):
     *((script, ["bert_demo.gin"], "what is bert_demo.gin?") for script in LAUNCHERS),
     *((script, [*NEEDED[script], "--restarts=0", "--", *TRAIN], "--restarts=0 is no number from 1 on") for script in LAUNCHERS),
     ("again", [], "no command"), ("again", ["--pause=x", "--", "true"], "--pause=x"), ("slurm", ["--nodes=two", "--", *TRAIN], "--nodes=two"), ("slurm", [], "no training"),
-    ("slurm", ["--", *TRAIN], "there is no interpreter /nowhere"),
+    ("slurm", ["--", *TRAIN], "there is no program /nowhere: bash launch/local.sh makes that of .venv"),
+    *(("slurm", [*given, "--", *TRAIN], told) for given, told in [
+        (["--time=foo"], "--time=foo is not HH:MM:SS"), (["--time=30"], "--time=30 is not HH:MM:SS"), (["--time=0:03:00"], "--time=0:03:00 leaves no time"),
+        (["--time=1-00:00:00", "--grace=86400"], "leaves no time"), (["--name="], "--name: its value is missing"), (["--name=a/b"], "--name=a/b"),
+        (["--log=nowhere/%j.log"], "--log=nowhere/%j.log: make its folder")]),
+    ("again", ["--", "nosuch", "--x"], "there is no program nosuch"), ("again", ["--", "launch"], "there is no program launch"),
     ("tpu_vm", ["--tpu=t"], "--zone is missing"), ("tpu_vm", [*NEEDED["tpu_vm"], "--", "--workdir=runs/x"], "--workdir=gs://... is missing"),
+    *((script, [*NEEDED[script], "--", *given], "--workdir=gs://... is missing") for script in ("gke", "tpu_vm") for given in [
+        ["--data=x --workdir=gs://b/run y"], ["--workdir=gs://b/run", "--workdir=runs/x"], ["--workdir", "runs/x"], ["--workdir"], ["--workdir=gs://"]]),
     ("tpu_vm", [*NEEDED["tpu_vm"], "--files=nowhere", "--", *TRAIN], "--files=nowhere is no folder"), ("tpu_vm", [*NEEDED["tpu_vm"], "--action=sink"], "--action=sink"),
     ("gke", ["--name=n"], "--image is missing"), ("gke", [*NEEDED["gke"], "--name=N_1", "--", *TRAIN], "--name=N_1"),
-    ("gke", [*NEEDED["gke"], "--topology=16", "--", *TRAIN], "--topology=16 is not"), ("gke", [*NEEDED["gke"], "--topology=2x3", "--", *TRAIN], "no multiple of --chips=4"),
+    *(("gke", [*NEEDED["gke"], *given, "--", *TRAIN], told) for given, told in [
+        (["--topology=16"], "--topology=16 is not AxB,"), (["--topology=2x3"], "no multiple of --chips=4"), (["--topology=2x2x2"], "--topology=2x2x2 is not AxB,"),
+        (["--accelerator=tpu-v5p-slice"], "--topology=2x4 is not AxBxC, as tpu-v5p-slice has it"), (["--topology=4294967296x4294967296"], "is not AxB,"),
+        (["--topology=0x4"], "--topology=0x4 is not AxB,"), (["--accelerator=tpu-v9"], "--accelerator=tpu-v9: it is tpu-v4-podslice, tpu-v5-lite-podslice,"),
+        (["--bucket="], "--bucket: its value is missing"), (["--bucket=gs://texts"], "--bucket=gs://texts: give the bare name"), (["--bucket=My Texts"], "--bucket=My Texts"),
+        (["--image=a b"], "--image=a b"), (["--account=Me"], "--account=Me")]),
+    ("gke", [*NEEDED["gke"], "--", "--workdir=/bucket/run"], "--workdir=gs://... is missing"),
     ("gke", NEEDED["gke"], "--workdir=gs://... is missing"), ("gke", [*NEEDED["gke"], "--", *TRAIN, "a\nb"], "control character"),
 ])
 def test_a_users_fault_is_one_line_and_code_2(notes, script, given, told):
     out, err = launch(notes, script, *given, code=2, PTMJAX_PYTHON="/nowhere")
     assert not out and err.startswith("ptmjax: error: ") and err.count("\n") == 1 and told in err, err
     assert not calls(notes)
+
+
+@pytest.mark.parametrize("script, program", [("gke", "kubectl"), ("slurm", "sbatch"), ("tpu_vm", "gcloud")])
+def test_a_program_that_is_missing_is_told(notes, script, program):
+    few = notes / "few"
+    few.mkdir()
+    for name in ("bash", "dirname", "cat"):
+        (few / name).symlink_to(shutil.which(name))
+    _, err = launch(notes, script, *NEEDED[script], "--", *TRAIN, code=2, PATH=str(few))
+    assert err == f"ptmjax: error: there is no program {program}: install it, or add its folder to PATH\n"
 
 
 # ------------------------------------------------------------------ again
@@ -170,14 +195,16 @@ def test_again_starts_the_same_until_it_is_done_or_a_fault_is_its_users(notes, g
 
 
 @pytest.mark.parametrize("given, idle, code, runs", [
-    ([75] * 9, 3, 75, 3), ([134, 137, 0], 2, 137, 2), ([75, 75, 143, 75, 75, 0], 3, 0, 6), ([75, 2], 2, 2, 2)])
+    ([75] * 9, 3, 75, 3), ([134, 137, 0], 2, 137, 2), ([143] * 9, 3, 143, 3), ([75, 75, 143, 75, 75, 0], 3, 0, 6), ([75, 2], 2, 2, 2)])
 def test_again_gives_up_where_attempts_in_a_row_come_to_nothing(notes, given, idle, code, runs):
-    """As they do on all workers but the one that has ended with a fault; a save between them (143) is something."""
+    """As they do on all workers but the one that has ended with a fault; a save between them (143, after more than 5 s) is something."""
     codes(notes, *given)
-    _, err = launch(notes, "again", f"--idle={idle}", "--", "python3", "-m", "ptmjax", "train", *TRAIN, code=code)
+    (notes / "env").write_text("trap 'case $BASH_COMMAND in lasted=*) SECONDS=$((SECONDS + 5));; esac' DEBUG\n")
+    slow = {"BASH_ENV": str(notes / "env")} if 75 in given else {}
+    _, err = launch(notes, "again", f"--idle={idle}", "--", "python3", "-m", "ptmjax", "train", *TRAIN, code=code, **slow)
     assert len(ran(notes)) == runs
     told = f"ptmjax: gives up: ended with code {code}, as {idle} attempts in a row within 900 s each: see what the run's other processes said last\n"
-    assert err.endswith(told) if code in (75, 137) else "gives up" not in err
+    assert err.endswith(told) if runs == idle and code != 2 else "gives up" not in err
 
 
 def test_an_attempt_that_lasted_was_not_in_vain(notes):
@@ -189,19 +216,34 @@ def test_an_attempt_that_lasted_was_not_in_vain(notes):
 
 def test_a_sigterm_that_comes_while_a_command_is_started_is_not_lost(notes):
     """Between its start and the line that keeps its number."""
-    (notes / "env").write_text("trap 'case $BASH_COMMAND in \"child=\\$!\") kill -TERM $$;; esac' DEBUG\n")
+    (notes / "env").write_text("set -T; trap 'case $BASH_COMMAND in \"child=\\$!\") kill -TERM $$;; esac' DEBUG\n")
     command = ["bash", "launch/again.sh", "--", "bash", "--norc", "-c", 'exec env -u BASH_ENV tail -f /dev/null']
     done = subprocess.run(command, cwd=ROOT, env=environment(notes, BASH_ENV=str(notes / "env")), capture_output=True, text=True, timeout=30)
     assert done.returncode == 143 and not done.stderr, done
 
 
-def test_sigterm_goes_to_the_command_which_is_not_started_again(notes):
-    (notes / "command").write_text('trap "echo saved; exit 143" TERM; echo begun; while :; do read -rt .1 <> <(:); done')
-    command = ["bash", "launch/again.sh", "--", "bash", str(notes / "command")]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, env=environment(notes), text=True) as run:
-        assert run.stdout.readline() == "begun\n"
-        run.send_signal(signal.SIGTERM)
-        assert run.communicate(timeout=30)[0] == "saved\n" and run.returncode == 143
+def signalled(notes, command, number, begun="begun"):
+    """What `command` says after it has said `begun` and got the signal, as from a terminal: all of its group; and its exit code."""
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment(notes), text=True, process_group=0) as run:
+        assert run.stdout.readline() == f"{begun}\n"
+        os.killpg(run.pid, number)
+        return run.communicate(timeout=30)[0], run.returncode
+
+
+@pytest.mark.parametrize("number, heard, code", [(signal.SIGTERM, "TERM", 143), (signal.SIGHUP, "TERM", 143), (signal.SIGINT, "INT", 75)])
+def test_a_signal_ends_the_command_which_is_not_started_again(notes, number, heard, code):
+    """It is waited for, and its code is told. Of a terminal that is closed it hears as of SIGTERM."""
+    (notes / "command").write_text(f'trap "read -rt .3 <> <(:); echo saved; exit {code}" {heard}; echo begun; while :; do read -rt .1 <> <(:); done')
+    assert signalled(notes, ["bash", "launch/again.sh", "--", "bash", str(notes / "command")], number) == ("saved\n", code)
+
+
+@pytest.mark.parametrize("number, code", [(signal.SIGTERM, 143), (signal.SIGHUP, 143), (signal.SIGINT, 130)])
+def test_a_signal_in_a_pause_ends_all(notes, number, code):
+    """Also where no terminal sends it to the pause itself."""
+    codes(notes, 75, 0)
+    (notes / "bin" / "sleep").write_text('#!/usr/bin/env bash\necho $$ >"$NOTES/sleep"; kill "-$NUMBER" $PPID; exec tail -f /dev/null\n')
+    launch(notes, "again", "--", "python3", "-m", "ptmjax", "train", code=code, NUMBER=str(int(number)))
+    assert len(ran(notes)) == 1 and not os.path.exists(f"/proc/{(notes / 'sleep').read_text().strip()}")
 
 
 # ------------------------------------------------------------------ SLURM
@@ -214,6 +256,11 @@ def test_slurm_hands_the_arguments_on_as_they_are(notes):
     launch(notes, "slurm", *SLURM, TASKS="2")
     assert words(out.splitlines()) == [*calls(notes, "sbatch"), *calls(notes, "srun")]
     assert ran(notes) == [["train", "--distributed", *TRAIN]] * 2
+
+
+def test_slurm_takes_an_interpreter_by_its_name(notes):
+    launch(notes, "slurm", *SLURM, PTMJAX_PYTHON="python3")
+    assert ran(notes) == [["train", "--distributed", *TRAIN]]
 
 
 @pytest.mark.parametrize("given, code, jobs", [
@@ -283,6 +330,7 @@ def test_a_tpu_vm_installs_once_and_starts_the_arguments_as_they_are(notes):
     codes(notes, 143, 0)
     (notes / "mine").mkdir()
     (notes / "mine" / "my.gin").write_text("")
+    (notes / "mine" / ".venv").mkdir()
     given = [*TPU, f"--files={notes / 'mine'}", "--setup=touch setup-was-here", "--", *TRAIN]
     launch(notes, "tpu_vm", *given)
     ended(notes, 2)
@@ -290,8 +338,12 @@ def test_a_tpu_vm_installs_once_and_starts_the_arguments_as_they_are(notes):
     there = notes / "home" / "ptmjax"
     assert all((there / name).exists() for name in ("ptmjax/cli/main.py", "tasks/shipped", "gin/bert_demo.gin", "launch/env.sh", "my.gin", "setup-was-here"))
     assert "(restart 1 of 100 at most)" in (there / "run.log").read_text()
+    (notes / "mine" / "my.gin").rename(notes / "mine" / "other.gin")
+    (there / "ptmjax" / "deleted_since.py").touch()
     launch(notes, "tpu_vm", *given)
     ended(notes, 3)
+    assert (there / "other.gin").exists() and not any((there / name).exists() for name in ("my.gin", "ptmjax/deleted_since.py", ".fresh"))
+    assert "(restart 1 of 100 at most)" in (there / "run.log").read_text() and (there / "ptmjax/cli/main.py").exists()
     installed = [call for call in calls(notes) if call[1:4] == ["-m", "pip", "install"]]
     assert len(installed) == 1 and installed[0][-2:] == ["--editable", ".[tpu]"]
     assert [call[4:] for call in calls(notes, "gcloud")][1] == ["ssh", "pod", "--zone=z", "--worker=all", calls(notes, "gcloud")[1][-1]]
@@ -353,6 +405,20 @@ def test_a_jobset_is_what_kubectl_is_given(notes):
     assert [expanded(word) for word in container["args"]] == ["train", "--distributed", *TRAIN]
 
 
+@pytest.mark.parametrize("accelerator, topology, nodes", [
+    ("tpu-v4-podslice", "2x2x4", 4), ("tpu-v5-lite-podslice", "16x16", 64), ("tpu-v5p-slice", "4x4x8", 32), ("tpu7x", "2x2x1", 1)])
+def test_every_accelerator_has_its_axes(notes, accelerator, topology, nodes):
+    job, = jobset(notes, f"--accelerator={accelerator}", f"--topology={topology}")["spec"]["replicatedJobs"]
+    selected = job["template"]["spec"]["template"]["spec"]["nodeSelector"]
+    assert [*selected.values()] == [accelerator, topology] and job["template"]["spec"]["parallelism"] == nodes
+
+
+@pytest.mark.parametrize("given", [["--workdir", "gs://bucket/run"], ["--bucket=my_texts.org", "--", "--workdir=/bucket/run"]])
+def test_a_work_folder_is_told_in_either_way(notes, given):
+    given = given if "--" in given else ["--", *given]
+    assert launch(notes, "gke", "--dry_run", *GKE, *given)[0]
+
+
 @pytest.mark.parametrize("version", ["1.29", kubernetes_validate.latest_version()])
 @pytest.mark.parametrize("more", [[], ["--bucket=texts"]])
 def test_the_jobs_of_a_jobset_are_valid(notes, version, more):
@@ -386,6 +452,23 @@ def test_processes_share_the_gpus_of_a_machine(notes, given, n, gpus):
     assert not ran(notes)
 
 
+def test_processes_tell_their_options(notes):
+    told, _ = launch(notes, "processes", "--help")
+    assert all(f"\n{option}" in told for option in ("--grace=S", "--dry_run", "  bash launch/processes.sh [options] N"))
+
+
+def test_processes_take_an_interpreter_by_its_name_or_tell_that_it_is_missing(notes):
+    launch(notes, "processes", "2", *TRAIN, PTMJAX_PYTHON="python3")
+    assert len(ran(notes)) == 2
+    _, err = launch(notes, "processes", "2", *TRAIN, PTMJAX_PYTHON="nosuch", code=2)
+    assert err == "ptmjax: error: there is no program nosuch: let PTMJAX_PYTHON name a Python that has ptmjax, or unset it\n"
+
+
+def test_survivors_have_the_time_to_notice_that_one_is_lost():
+    told = re.search(r"else within (\d+); fi$", (ROOT / "launch/processes.sh").read_text(), re.M)
+    assert int(told[1]) == distributed.HEARTBEAT + 15
+
+
 def on_eight(notes, given, act, **more):
     """launch/processes.sh of eight processes whose python does `act`; (exit code, seconds, numbers of processes that are left)."""
     begin = time.monotonic()
@@ -403,8 +486,19 @@ def test_a_sigterm_that_comes_while_processes_are_started_ends_them_all(notes):
     assert code == 143 and not left
 
 
-def test_what_has_not_saved_in_the_time_given_is_killed(notes):
-    """The last does not heed the SIGTERM that goes to all."""
-    wait = 'until [ -e "$NOTES/deaf" ]; do sleep 0.05; done; kill -TERM $PPID'
-    code, seconds, left = on_eight(notes, ["--grace=2"], f'case $* in *--process=7*) trap "" TERM; : >"$NOTES/deaf";; *--process=0*) {wait};; esac')
-    assert code == 143 and not left and 1 <= seconds < 30
+@pytest.mark.parametrize("deaf, code", [("7", 143), ("[0-7]", 137)])
+def test_what_has_not_saved_in_the_time_given_is_killed(notes, deaf, code):
+    """SIGTERM goes to all, whom the last or none of them heeds."""
+    wait = 'until [ -e "$NOTES/deaf7" ]; do sleep 0.05; done; kill -TERM $PPID'
+    act = f'case $* in *--process={deaf}\\ *) trap "" TERM; : >"$NOTES/deaf${{6#*=}}";; esac; case $* in *--process=0*) {wait};; esac'
+    found, seconds, left = on_eight(notes, ["--grace=2"], act)
+    assert found == code and not left and 1 <= seconds < 30
+
+
+def test_the_end_of_a_terminal_comes_to_processes_as_sigterm(notes):
+    """And Ctrl-C as it is: what a shell starts beside itself does not hear of it."""
+    act = 'trap "exit 143" TERM; trap "exit 130" INT; echo begun; while :; do read -rt .1 <> <(:); done'
+    (notes / "bin" / "python3").write_text(f'#!/usr/bin/env bash\n[ "$1" != -c ] || {{ echo 1; exit; }}\n{act}\n')
+    assert signalled(notes, ["bash", "launch/processes.sh", "1", *TRAIN], signal.SIGHUP)[1] == 143
+    said, code = signalled(notes, ["bash", "launch/processes.sh", "1", *TRAIN], signal.SIGINT)
+    assert code == 130 and said == "ptmjax: process 0 of 0 to 0 ended with code 130: the others are ended\n"

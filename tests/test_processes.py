@@ -219,10 +219,10 @@ def test_the_launcher_names_the_process_that_died(launch, tmp_path):
     assert time.time() - begin < 280
 
 
-@pytest.mark.parametrize("given", [[], ["two"], ["0"], ["99999999999999999999"], ["--gin_file=x.gin"]])
+@pytest.mark.parametrize("given", [[], ["two"], ["0"], ["99999999999999999999"], ["--grace=9"], ["--", "two"]])
 def test_the_launcher_wants_a_number(given):
     done = subprocess.run(["bash", "launch/processes.sh", *given], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "begins with how many processes" in done.stderr
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "the options end with how many processes" in done.stderr
 
 
 @pytest.mark.parametrize("given, words", [
@@ -233,6 +233,7 @@ def test_the_launcher_wants_a_number(given):
     (("localhost", 2, 0), "is not HOST:PORT"),
     ((":80", 2, 0), "is not HOST:PORT"),
     (("host:port", 2, 0), "is not HOST:PORT"),
+    *((("host:" + port, n, 0), f"--coordinator=host:{port} is not HOST:PORT, of a port from 1 to 65535") for port in ("0", "65536", "70000", "9" * 30) for n in (1, 2)),
 ])
 def test_an_address_that_cannot_be_right_is_refused_before_anything_waits(given, words):
     with pytest.raises(UserError, match=words):

@@ -26,8 +26,9 @@ def start(coordinator: str | None = None, processes: int | None = None, process:
     given = [x is not None for x in (coordinator, processes, process)]
     if any(given) and not all(given):
         raise UserError("several processes need all three of --coordinator=HOST:PORT, --processes=N and --process=I")
-    if any(given) and not re.fullmatch(r".+:\d+", coordinator):
-        raise UserError(f"--coordinator={coordinator} is not HOST:PORT: give the address of process 0, such as 10.0.0.1:8476")
+    if any(given) and not ((found := re.fullmatch(r".+:(\d{1,5})", coordinator)) and 0 < int(found[1]) < 2**16):
+        raise UserError(f"--coordinator={coordinator} is not HOST:PORT, of a port from 1 to 65535: give the address of process 0, such as "
+                        "10.0.0.1:8476")
     if any(given) and not 0 <= process < processes:
         raise UserError(f"--process={process} is not in 0 .. {processes - 1} of --processes={processes}")
     jax.config.update("jax_enable_preemption_service", False)  # SIGTERM is interrupt's; jax's two sides may name different steps

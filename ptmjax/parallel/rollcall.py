@@ -23,7 +23,7 @@ def hold(coordinator: str, processes: int, process: int) -> None:
     """Returns on all processes once all have come; a UserError where one says other numbers, a Late where one does not come within LIMIT
     seconds: it may be slow, dead, or one that was never meant.
 
-    coordinator: "host:port", of process 0.
+    coordinator: "host:port", of process 0; a port that there can be (distributed.start).
     """
     host, _, port = coordinator.rpartition(":")
     if process:
@@ -60,7 +60,7 @@ def listening(port: int, processes: int, coordinator: str) -> socket.socket:
     try:
         family = {"family": socket.AF_INET6, "dualstack_ipv6": True} if socket.has_dualstack_ipv6() else {}
         door = socket.create_server(("", port), backlog=processes, **family)
-    except (OSError, OverflowError) as e:
+    except OSError as e:
         raise UserError(f"--coordinator={coordinator}: process 0 cannot listen there ({e}): name a port of its machine that is free") from e
     door.settimeout(0.2)
     return door
@@ -145,7 +145,7 @@ def answer(host: str, port: int, me: str, coordinator: str) -> None:
                     fault = None
                     line.sendall(f"{me}\n".encode())
                     said = word(line)
-            except (OSError, OverflowError) as e:
+            except OSError as e:
                 said, fault = b"", e
             if said == GO:
                 return
@@ -159,8 +159,8 @@ def answer(host: str, port: int, me: str, coordinator: str) -> None:
 
 
 def may_be_late(fault: Exception | None) -> bool:
-    """Whether nothing is known to be wrong with an address: its host may be slow or dead. It is where no host has that name, where there
-    is no such port, and where something else answers."""
+    """Whether nothing is known to be wrong with an address: its host may be slow or dead. It is where no host has that name, and where
+    something else answers."""
     if isinstance(fault, socket.gaierror):
         return fault.errno == socket.EAI_AGAIN
     return isinstance(fault, OSError)

@@ -1,10 +1,12 @@
-"""Ctrl-C that nothing can swallow, and SIGTERM that a run answers with a save.
+"""Ctrl-C that nothing can swallow, SIGTERM that a run answers with a save, and a terminal that may be closed meanwhile.
 
 Python raises KeyboardInterrupt wherever the main thread is, and where that is a callback of C code (a hook of the garbage
 collector, a destructor) the exception is printed and lost.
 Installed by the console entry alone (__main__.py); without it, check() does nothing and both signals are Python's own.
 """
 import contextlib
+import errno
+import io
 import os
 import signal
 import sys
@@ -26,8 +28,25 @@ class Stopped(Exception):
         super().__init__(f"stopped by SIGTERM, step {step} is saved: the same command goes on")
 
 
+class Terminal(io.FileIO):
+    """One that may be closed: what is written then is lost, and does not fail the run that is to be saved (launch/launching.sh)."""
+
+    def write(self, data):
+        try:
+            return super().write(data)
+        except OSError as e:
+            if e.errno != errno.EIO:
+                raise
+            return memoryview(data).nbytes
+
+
 def install() -> None:
-    """From here on Ctrl-C is recorded; a second one ends the process at once."""
+    """From here on Ctrl-C is recorded; a second one ends the process at once. Output may outlive its terminal."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is not None and stream.isatty():
+            raw = io.BufferedWriter(Terminal(stream.fileno(), "w", closefd=False))
+            setattr(sys, name, io.TextIOWrapper(raw, stream.encoding, stream.errors, line_buffering=True))
     signal.signal(signal.SIGINT, _interrupted)
     sys.unraisablehook = _swallowed
     _state["installed"] = True

@@ -59,18 +59,40 @@ COMMANDS = {  # name -> (what it does, exit code, what it says)
 TYPES = "class UserError(Exception): pass\nclass Late(UserError): pass"  # ptmjax.types imports jax, seconds of it
 
 
+def begun(folder, name, body):
+    """Python's words for a command that does this."""
+    (folder / f"{name}.py").write_text(textwrap.dedent(PREFACE) + textwrap.dedent("    " + body.lstrip("\n").lstrip()))
+    return ("import sys, types, ptmjax.cli; from ptmjax.__main__ import console; sys.modules['ptmjax.types'] = t = types.ModuleType('t')\n"
+            f"exec({TYPES!r}, t.__dict__); ptmjax.cli.__path__.append({str(folder)!r}); sys.argv = ['ptmjax', {name!r}]; console()")
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_how_a_process_ends(tmp_path, name):
     body, code, said = COMMANDS[name]
-    source = textwrap.dedent(PREFACE) + textwrap.dedent("    " + body.lstrip("\n").lstrip())
-    (tmp_path / f"{name}.py").write_text(source)
-    start = ("import sys, types, ptmjax.cli; from ptmjax.__main__ import console; sys.modules['ptmjax.types'] = t = types.ModuleType('t')\n"
-             f"exec({TYPES!r}, t.__dict__); ptmjax.cli.__path__.append({str(tmp_path)!r}); sys.argv = ['ptmjax', {name!r}]; console()")
-    begin = time.monotonic()
+    start, begin = begun(tmp_path, name, body), time.monotonic()
     done = subprocess.run([sys.executable, "-c", start], capture_output=True, text=True, env=dict(os.environ), timeout=60)
     assert done.returncode == code and time.monotonic() - begin < 10, done
     assert done.stderr.endswith(said) and done.stderr.count("\n") == said.count("\n") or name == "bug" and said in done.stderr, done.stderr
     assert ("Traceback" in done.stderr) == (name == "bug")
+
+
+def test_a_terminal_that_is_closed_fails_nothing(tmp_path):
+    """Its SIGHUP is ignored, as by launch/again.sh: what is written to it would raise, in the middle of a save."""
+    body = """
+    def run(args):
+        import sys
+        print("here", sys.stdout.isatty(), flush=True)
+        while sys.stdout.isatty(): time.sleep(0.01)
+        for stream in (sys.stdout, sys.stderr): print("gone", file=stream, flush=True)
+        return 143
+    """
+    here, there = os.openpty()
+    start = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n" + begun(tmp_path, "terminal", body)
+    with subprocess.Popen([sys.executable, "-c", start], stdin=there, stdout=there, stderr=there) as run:
+        os.close(there)
+        assert os.read(here, 100) == b"here True\r\n"
+        os.close(here)
+        assert run.wait(30) == 143
 
 
 def test_the_loop_raises_an_interrupt_that_was_swallowed(tmp_path, monkeypatch):
