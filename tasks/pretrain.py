@@ -3,8 +3,9 @@
 mlm: masked tokens; wwm: masked whole words; pmi: masked collocations and words (PMI-Masking); span: SpanBERT's masked spans; nsp: masked
 next-sentence pairs; pairs, order, three: the same masks with two segments that follow each other, sentence order, three ways; wwm_nsp:
 nsp with whole words; sop: order with ALBERT's n-grams; struct: StructBERT's shuffled runs and three ways; unilm: UniLM's four patterns;
-rtd: the input of ELECTRA's generator; spans: T5's span corruption; full, doc: masked tokens in RoBERTa's rows of whole sentences, which
-cross documents or do not, in byte-level BPE. Blocks under 8 tokens are dropped.
+rtd: the input of ELECTRA's generator; spans: T5's span corruption. In byte-level BPE, RoBERTa's formats: full, doc: masked tokens in rows
+of whole sentences, which cross documents or do not; segment_pair, sentence_pair: next sentence of two segments, or of two sentences.
+Blocks under 8 tokens are dropped.
 """
 from dataclasses import replace
 
@@ -62,5 +63,8 @@ for _length, _cap in ((64, 10), (128, 20), (512, 77)):
     register(_pairs("unilm", _length, Patterns(Pairs(replace(_masking, choice=Ngrams((0.8, 0.1, 0.1), words=False))))))
     register(_sentences("full", FullSentences, _length, _cap))
     register(_sentences("doc", Sentences, _length, _cap))
+    for _name, _alone in (("segment_pair", False), ("sentence_pair", True)):
+        _paired = Pairs(Masking(EN_PD_BYTEBPE_4096, _length, cap=_cap), alone=_alone)
+        register(replace(_pairs(_name, _length, _paired), vocabulary=EN_PD_BYTEBPE_4096))
 for _inputs in (16, 64, 128, 512):
     register(_spans(_inputs))

@@ -34,6 +34,9 @@ class Pairs(Over):
     none, the row is CLS A SEP with row_weights 0: the sentence loss does not count it, that of the masked tokens does. (ALBERT's code
     takes a random B for such a text and calls it swapped; its paper does not.)
 
+    alone: A and B are one sentence each, whatever their lengths (RoBERTa's SENTENCE-PAIR, Liu et al. 2019, section 4.2, whose rows are
+        mostly padding); its SEGMENT-PAIR is BERT's. `short` has no effect then.
+
     A run begins at a random one of the sentences that have enough behind them, or where none has, at the record's first. So cut
     the text to about twice length - 3 (windows.Sentences): then both kinds of pairs fill a row, while of records that hold no
     more than a row the random pairs alone would, and a model would learn to count. Departures: BERT puts the sentences that a
@@ -45,6 +48,7 @@ class Pairs(Over):
     short: float = 0.1
     other: float = 0.5
     swapped: float = 0.0
+    alone: bool = False
 
     def __post_init__(self):
         if self.masking.length < 5:
@@ -79,7 +83,7 @@ class Pairs(Over):
         tokens, bounds = self.masking.pieces(example), _bounds(example)
         most, size = self.masking.length - 3, len(bounds) - 1
         target = int(rng.integers(2, most + 1)) if rng.random() < self.short else most
-        begin, end = _run(bounds, target, rng)
+        begin, end = self._run(bounds, target, rng, 2)
         middle = begin + (int(rng.integers(1, end - begin)) if end - begin > 1 else min(1, size))
         a, b, kind = tokens[bounds[begin] : bounds[middle]], None, "next"
         if len(a):
@@ -100,9 +104,17 @@ class Pairs(Over):
             record = lookup[int(rng.integers(len(lookup)))]
             if record["document"][0] != document and len(record["starts"]):
                 bounds = _bounds(record)
-                begin, end = _run(bounds, want, rng)
+                begin, end = self._run(bounds, want, rng, 1)
                 return self.masking.pieces(record)[bounds[begin] : bounds[end]]
         return None
+
+    def _run(self, bounds: np.ndarray, target: int, rng: np.random.Generator, alone: int) -> tuple[int, int]:
+        """Sentences begin .. end - 1: those of _run, or `alone` of them where there are so many."""
+        if not self.alone:
+            return _run(bounds, target, rng)
+        count = min(alone, len(bounds) - 1)
+        begin = int(rng.integers(len(bounds) - count))
+        return begin, begin + count
 
 
 def _bounds(record: dict) -> np.ndarray:

@@ -306,3 +306,19 @@ def test_sentence_order_of_short_texts(english):
 def test_shares_beyond_one(english):
     with pytest.raises(UserError, match="at most 1 together"):
         Pairs(Masking(english, L), other=0.6, swapped=0.5)
+
+
+def test_pairs_of_single_sentences(english):
+    """RoBERTa's SENTENCE-PAIR: whatever the label says, each part is one sentence, so that lengths tell nothing of it."""
+    records, lookup = corpus(), {}
+    for r in records:
+        ends = [*r["starts"][1:], len(r["tokens"])]
+        runs = [tuple(r["tokens"][i:j].tolist()) for i, j in zip(r["starts"], ends)]
+        lookup |= {run: (int(r["document"][0]), number) for number, run in enumerate(runs)}
+    out = draw(Pairs(Masking(english, L, cap=5), alone=True), records * 20, records)
+    found = [[lookup[tuple(part)] for part in parts(out, i)] for i in range(len(records) * 20)]
+    for (a, b), label in zip(found, out["label"]):
+        assert b[0] != a[0] if label else b[0] == a[0] and b[1] == a[1] + 1
+    assert abs(out["label"].mean() - 0.5) < 4 * (0.25 / len(found)) ** 0.5 and len({a for a, _ in found}) > 150
+    lone = draw(Pairs(Masking(english, L, cap=5), alone=True), [record(1, [6])] * 8, [record(1, [6]), record(2, [3, 4], 99)])
+    assert (lone["label"] == 1).all() and all(parts(lone, i)[1] in ([99, 100, 101], [102, 103, 104, 105]) for i in range(8))
