@@ -22,7 +22,7 @@ REQUIREMENTS = [
     "seqio>=0.0.20,<0.1",
     "tensorflow-datasets>=4.9.9",
     "tensorflow>=2.20",  # 2.20 is the first for Python 3.13
-    "sentencepiece>=0.2.1",
+    "sentencepiece>=0.2.2",
     "tokenizers>=0.22",
     "rich>=13.9",
     "safetensors>=0.8",
@@ -31,7 +31,7 @@ REQUIREMENTS = [
     "matplotlib>=3.9",
 ]
 DATASETS = ["datasets>=3"]  # its hub and its folders as a text
-BEAM = ["apache-beam>=2.70", "sentencepiece>=0.2.1,<0.2.3"]  # cache --runner; Beam holds protobuf below 7, with which 0.2.3 was made
+BEAM = ["apache-beam>=2.70", "sentencepiece>=0.2.2,<0.2.3"]  # cache --runner; Beam holds protobuf below 7, with which 0.2.3 was made
 WANDB = ["wandb>=0.19"]  # train --wandb
 ZH = ["jieba>=0.42.1,<0.43"]  # Chinese words, where the text does not mark them
 LIBTPU = "jax[tpu]; sys_platform == 'linux' and platform_machine == 'x86_64'"  # 0.7 GB: `ptmjax compile` needs no TPU

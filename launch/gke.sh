@@ -26,7 +26,7 @@ counted slices chips restarts grace
 case $accelerator in
   tpu-v5-lite-podslice | tpu-v6e-slice) axes=AxB ;;
   tpu-v4-podslice | tpu-v5p-slice | tpu7x) axes=AxBxC ;;
-  *) fault "--accelerator=$accelerator: it is tpu-v4-podslice, tpu-v5-lite-podslice, tpu-v5p-slice, tpu-v6e-slice or tpu7x" ;;
+  *) fault "--accelerator=$accelerator: it is tpu-v4-podslice, tpu-v5-lite-podslice, tpu-v5p-slice, tpu-v6e-slice or tpu7x; for another, name one of these with --dry_run and edit what it prints" ;;
 esac
 [[ $topology =~ ^${axes//[A-C]/[1-9][0-9]{0,2\}}$ ]] || fault "--topology=$topology is not $axes, as $accelerator has it" # a product of these fits
 nodes=$((${topology//x/*} / chips))

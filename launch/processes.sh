@@ -42,7 +42,7 @@ shift
 interpreter=${PTMJAX_PYTHON:-$root/.venv/bin/python} port=PORT
 if ! $dry_run; then
   if [ -z "${PTMJAX_PYTHON:-}" ]; then
-    (cd "$root" && source launch/env.sh && found=$(some_python) && environment .venv "" "$found") || exit 2
+    (cd "$root" && source launch/env.sh && found=$(some_python) && environment .venv "" "$found") || exit $((stopped ? stopped : 2))
   fi
   runnable "$interpreter" "let PTMJAX_PYTHON name a Python that has ptmjax, or unset it"
   port=$("$interpreter" -c 'import socket; s = socket.socket(); s.bind(("localhost", 0)); print(s.getsockname()[1])') ||

@@ -5,7 +5,6 @@ python -m ptmjax.tasks.collocations TEXT.txt COLLOCATIONS.txt      a text, and t
 """
 import collections
 import heapq
-import itertools
 import math
 import re
 import sys
@@ -41,10 +40,11 @@ def grams(words: Sequence[str], n: int) -> Iterable[Gram]:
 def pmi(gram: Gram, logs: dict[Gram, float]) -> float:
     """log of p(w1 ... wn) / the product of p of the parts, of the parting into two or more for which it is least."""
     n, best = len(gram), {}
-    for size, i in itertools.chain.from_iterable(((size, i) for i in range(n - size + 1)) for size in range(1, n + 1)):
-        j = i + size
-        parted = max((best[i, k] + best[k, j] for k in range(i + 1, j)), default=-math.inf)
-        best[i, j] = parted if size == n else max(parted, logs[gram[i:j]])
+    for size in range(1, n + 1):
+        for i in range(n - size + 1):
+            j = i + size
+            parted = max((best[i, k] + best[k, j] for k in range(i + 1, j)), default=-math.inf)
+            best[i, j] = parted if size == n else max(parted, logs[gram[i:j]])
     return logs[gram] - best[0, n]
 
 

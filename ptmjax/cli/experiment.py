@@ -43,7 +43,7 @@ def physical_memory(limits: Path = Path("/sys/fs/cgroup"), own: Path = Path("/pr
 
 @dataclass(frozen=True)
 class Stage:
-    """One part of a run. task: a name in SeqIO's registries, of a task or a mixture; corruption and readout None: the task's own;
+    """One part of a run. task: a name in data/registry.py, of a task or a mixture; corruption and readout None: the task's own;
     streams: rows go on from batch to batch (for objectives with carry); heldout: how many validation records (of each task) are
     evaluated, None all; dupe_factor: in how many ways a training record is corrupted (BERT's static masks), None afresh in every epoch."""
 

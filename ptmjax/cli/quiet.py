@@ -36,4 +36,5 @@ def imports() -> Iterator[None]:
             held.seek(0)
             for line in held:
                 if not _NOISE.match(line):
-                    os.write(2, line)
+                    with contextlib.suppress(OSError):  # its terminal may be gone
+                        os.write(2, line)

@@ -19,12 +19,14 @@ from ptmjax.types import UserError
 @contextlib.contextmanager
 def hidden(package: str) -> Iterator[None]:
     """Within, a package that is not imported yet seems not to be installed."""
-    mine = sys.modules.setdefault(package, None) is None
+    if package in sys.modules:
+        yield
+        return
+    sys.modules[package] = None
     try:
         yield
     finally:
-        if mine:
-            del sys.modules[package]
+        sys.modules.pop(package, None)
 
 
 with hidden("torch"):  # tensorboardX imports it where it is there: seconds of every command, for what is not used here

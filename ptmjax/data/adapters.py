@@ -7,6 +7,7 @@ features (they count non-zeros, and score only MASK): use neither.
 import collections
 import dataclasses
 import functools
+import sys
 from collections.abc import Iterator
 
 import numpy as np
@@ -14,7 +15,7 @@ import seqio
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
-from ptmjax.data import sources, text
+from ptmjax.data import registry, sources, text
 from ptmjax.data.order import counter, static
 from ptmjax.data.records import SPLITS, records
 from ptmjax.data.registry import Entry
@@ -154,8 +155,8 @@ def add(entry: Entry) -> None:
 
 
 def remove(name: str) -> None:
-    registry = seqio.MixtureRegistry if name in seqio.MixtureRegistry.names() else seqio.TaskRegistry
-    registry.remove(name)
+    held = seqio.MixtureRegistry if name in seqio.MixtureRegistry.names() else seqio.TaskRegistry
+    held.remove(name)
 
 
 def names() -> list[str]:
@@ -190,3 +191,6 @@ def _ours(task: seqio.Task) -> Task:
         if isinstance(step, Corrupt):
             return step.task
     raise UserError(f"task {task.name!r} is SeqIO's own and has no ptmjax corruption: register it with ptmjax.data.registry.register")
+
+
+registry.mirror(sys.modules[__name__])

@@ -4,6 +4,7 @@ SeqIO's registries hold them as well from the moment at which anything imports s
 seqio.get_mixture_or_task finds them; a command that does not ask SeqIO starts without it and without TensorFlow.
 """
 import difflib
+import importlib
 from types import ModuleType
 from typing import NamedTuple
 
@@ -22,7 +23,7 @@ class Entry(NamedTuple):
 
 
 _entries: dict[str, Entry] = {}
-_seqio: list[ModuleType] = []  # adapters, once seqio is imported
+_mirror: ModuleType | None = None  # adapters, once seqio is imported
 
 
 def register(task: Task | Mixture, seed: int = 0, dupe_factor: int | None = None) -> None:
@@ -36,21 +37,24 @@ def register(task: Task | Mixture, seed: int = 0, dupe_factor: int | None = None
             register(part, seed, dupe_factor)
         elif read(part.name) != part:
             raise UserError(f"mixture {task.name}: another task is registered as {part.name!r}: give it another name")
-    _entries[task.name] = Entry(task, seed, dupe_factor)
-    for adapters in _seqio:
-        adapters.add(_entries[task.name])
+    entry = Entry(task, seed, dupe_factor)
+    if _mirror is not None:
+        _mirror.add(entry)
+    _entries[task.name] = entry
 
 
 def remove(name: str) -> None:
-    """Forgets it; the tasks of a mixture stay."""
+    """Forgets it, here and in SeqIO; the tasks of a mixture stay. UserError where there is none."""
+    if name not in _entries:
+        raise UserError(f"task {name!r} is not registered: it cannot be removed")
     del _entries[name]
-    for adapters in _seqio:
-        adapters.remove(name)
+    if _mirror is not None:
+        _mirror.remove(name)
 
 
 def names() -> list[str]:
     """Of all that are registered, SeqIO's own among them where it is imported."""
-    return sorted({*_entries, *(name for adapters in _seqio for name in adapters.names())})
+    return sorted({*_entries, *(() if _mirror is None else _mirror.names())})
 
 
 def read(name: str) -> Task | Mixture:
@@ -59,15 +63,19 @@ def read(name: str) -> Task | Mixture:
     if name in _entries:
         return _entries[name].task
     if name in names():
-        return _seqio[0].read(name)
+        return _mirror.read(name)
     near = difflib.get_close_matches(name, names()) or names()[:5]
     raise UserError(f"task {name!r} is not registered: did you mean {', '.join(near)}?")
 
 
-@wrapt.when_imported("seqio")
-def _too(seqio: ModuleType) -> None:
-    from ptmjax.data import adapters
-
-    _seqio.append(adapters)
-    for entry in _entries.values():
+def mirror(adapters: ModuleType) -> None:
+    """From here on SeqIO has what is registered: adapters.py says so of itself, at its end."""
+    global _mirror
+    for entry in list(_entries.values()):
         adapters.add(entry)
+    _mirror = adapters
+
+
+@wrapt.when_imported("seqio")
+def _follow(seqio: ModuleType) -> None:
+    importlib.import_module("ptmjax.data.adapters")

@@ -1,4 +1,4 @@
-"""Segmenters: where words, phrases and entities begin in a text without spaces between them (windows.Segmented).
+"""Segmenters: where words, phrases and entities begin in a text that does not tell by its spaces (windows.Segmented).
 
 A segmenter is a frozen dataclass that gives the units of a text, in order; its repr, part of a cache's key, names all that decides them: of
 a file what it holds, not where it lies. What is written otherwise than plain text (words with spaces between, word/tag) has a
@@ -112,7 +112,7 @@ class Gazetteer:
     ends between two letters or digits, other than Chinese characters.
 
     types: take those of these types alone; (): all. between: the segmenter of what no entry covers; None: runs(). lower: the list is in
-    lower case, and matches capitals too.
+    lower case with single spaces, and matches capitals and any other space, such as the end of a line, too.
     """
 
     path: str
@@ -124,7 +124,7 @@ class Gazetteer:
         object.__setattr__(self, "types", tuple(self.types))  # gin gives a list
 
     def __repr__(self) -> str:
-        return f"Gazetteer({digest(Path(self.path))!r}, types={self.types}, between={self.between!r}{', lower=True' * self.lower})"
+        return f"Gazetteer({digest(Path(self.path))!r}, types={self.types}, between={self.between!r}, lower={self.lower})"
 
     def __call__(self, text: str) -> list[str]:
         words, lengths = _entries(self.path, self.types)
@@ -143,7 +143,7 @@ class Gazetteer:
 
 
 def _lower(c: str) -> str:
-    return low if len(low := c.lower()) == 1 else c
+    return " " if c.isspace() else low if len(low := c.lower()) == 1 else c
 
 
 @functools.lru_cache(maxsize=8)

@@ -55,7 +55,8 @@ class Vocabulary(abc.ABC):
 
     def places(self, text: str) -> np.ndarray:
         """int64 [n]: at which character of the text each piece of encode(text) begins."""
-        raise UserError(f"{self!r} does not tell where in a text its pieces are, as a segmenter's words need: use WordPiece pieces")
+        raise UserError(f"{self!r} does not tell where in a text its pieces are, as a segmenter's words need: use a WordPiece or "
+                        "SentencePiece vocabulary")
 
     def save(self, folder: Path, before: Sequence[str], after: Sequence[str], inputs: Sequence[str], between: Sequence[str] = ()) -> None:
         """Writes the files that transformers' AutoTokenizer reads (tokenizer.write says what the names are)."""
@@ -210,15 +211,12 @@ class SentencePiece(Vocabulary):
         return np.array(self._model.encode(text), np.int32)
 
     def places(self, text: str) -> np.ndarray:
-        found = self._model.encode(text, out_type="proto")
-        if isinstance(found, bytes):  # before 0.2.2
-            from sentencepiece import sentencepiece_pb2
-
-            found = sentencepiece_pb2.SentencePieceText.FromString(found)
-        encoded = text.encode()
-        number = np.append(np.cumsum(np.frombuffer(encoded, np.uint8) & 0xC0 != 0x80) - 1, len(text))  # of each byte's character
-        blank = lambda piece: len(mine := encoded[piece.begin : piece.end].decode()) - len(mine.lstrip())  # the space before a word
-        return np.array([number[piece.begin] + blank(piece) for piece in found.pieces], np.int64)
+        pieces = self._model.encode(text, out_type="proto").pieces
+        bytes_ = np.frombuffer(text.encode(), np.uint8)
+        number = np.append(np.cumsum(bytes_ & 0xC0 != 0x80) - 1, len(text))  # of each byte's character
+        written = np.flatnonzero([not c.isspace() for c in text] + [True])  # a piece begins behind the space before a word
+        begin, end = (number[np.array([getattr(piece, side) for piece in pieces], np.int64)] for side in ("begin", "end"))
+        return np.minimum(written[np.searchsorted(written, begin)], end)
 
     def decode(self, ids: Iterable[int]) -> str:
         known = [i if 0 <= i < self.size and i != self.pad else self.unk for i in map(int, ids)]

@@ -241,7 +241,7 @@ class Written(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Segmented:
-    """Blocks, Sentences or FullSentences (or dialogue.Turns) whose records also say where words begin, for texts without spaces: what
+    """Blocks, Sentences or FullSentences (or dialogue.Turns) whose records also say where words begin, where spaces do not tell: what
     Masking(choice=Words()) chooses then are the segmenter's words (BERT-wwm, Cui et al. 2019, arXiv 1906.08101).
 
     words: gives the words of a text in order, as jieba.lcut does (segmenters.py has some); a frozen dataclass with __call__, since it goes

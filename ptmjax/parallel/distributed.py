@@ -55,7 +55,7 @@ def patient(at: Any, key: str) -> str:
     """What lies under the key, however long that takes; a JaxRuntimeError where the run is over."""
     while True:
         try:
-            return at.blocking_key_value_get(key, LIMIT * 1000)
+            return at.blocking_key_value_get(key, PATIENCE * 1000)  # Ctrl-C is heard between two of these
         except jax.errors.JaxRuntimeError as e:
             if "GetKeyValue() timed out" not in str(e):
                 raise

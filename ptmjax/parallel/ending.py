@@ -11,6 +11,7 @@ from typing import Any
 import jax
 
 from ptmjax.parallel.distributed import ROOM, patient, store
+from ptmjax.parallel.rollcall import telling
 
 PARTING = 10  # seconds in which the thread ends where the store is still there
 OVER = "over"
@@ -41,37 +42,44 @@ class End:
     def __init__(self, at: Any, room: str, processes: int, process: int):
         self.at, self.room, self.processes, self.process = at, room, processes, process
         self.passed, self.step, self.held = 0, None, threading.Lock()
-        self.asked = False
+        self.asked, self.fault = False, None
         self.thread = threading.Thread(target=self.listen, name="ptmjax-end", daemon=True)
         self.thread.start()
 
     def after(self, step: int, wanted: bool) -> bool:
+        """Raises jax's error where the store gave one: the run would end at another step here than elsewhere."""
         if wanted and not self.asked:
             self.ask("")
         with self.held:
+            if self.fault is not None:
+                raise self.fault
             self.passed = step
-            return step == self.step
+            return self.step is not None and step >= self.step  # a run that is taken up has passed nothing before its first step
 
     def ask(self, what: str) -> None:
         """What the first process to ask says is what all hear."""
-        self.asked = True
-        with contextlib.suppress(jax.errors.JaxRuntimeError):  # it was said before, or there is nobody any more
+        try:
             self.at.key_value_set(f"{self.room}/asked", what)
+        except jax.errors.JaxRuntimeError as e:
+            if "ALREADY_EXISTS" not in str(e):
+                raise
+        self.asked = True
 
     def listen(self) -> None:
         try:
             if patient(self.at, f"{self.room}/asked") == OVER:
                 return
-            with self.held:
+            with self.held, telling(lambda: f"process {self.process} waits for all to tell their steps, that they end together"):
                 self.at.key_value_set(f"{self.room}/passed/{self.process}", str(self.passed))
                 if self.process == 0:
                     passed = [int(patient(self.at, f"{self.room}/passed/{i}")) for i in range(self.processes)]
                     self.at.key_value_set(f"{self.room}/step", str(max(passed) + 1))
                 self.step = int(patient(self.at, f"{self.room}/step"))
-        except jax.errors.JaxRuntimeError:  # a process is gone, of which the main thread hears too
-            pass
+        except jax.errors.JaxRuntimeError as e:
+            self.fault = e
 
     def close(self) -> None:
         """The thread must not be in jax's code when Python ends."""
-        self.ask(OVER)
+        with contextlib.suppress(jax.errors.JaxRuntimeError):  # there is nobody any more
+            self.ask(OVER)
         self.thread.join(PARTING)

@@ -113,7 +113,8 @@ def leave(code: int) -> None:
 def _interrupted(number: int, frame: FrameType | None) -> None:
     if _state["asked"] or not _state["busy"]:
         show = "\x1b[?25h" if sys.stderr.isatty() else ""  # a progress bar hides the cursor
-        os.write(2, f"{show}ptmjax: interrupted\n".encode())
+        with contextlib.suppress(OSError):  # its terminal may be gone
+            os.write(2, f"{show}ptmjax: interrupted\n".encode())
         os._exit(CODE)
     _state["asked"] = True
     raise KeyboardInterrupt

@@ -98,7 +98,7 @@ class Run(NamedTuple):
     checkpoints: Checkpoints
     watchers: list[Watcher]  # none on all processes but the first
     steps: int
-    ends: Callable[[int, bool], bool]  # of ending()
+    agreed: Callable[[int, bool], bool]  # of ending()
 
 
 def train(stages: Sequence[Stage], workdir: epath.PathLike, mesh: Mesh, *, seed: int = 0, every: Every = Every(), keep: int = 2,
@@ -120,13 +120,13 @@ def train(stages: Sequence[Stage], workdir: epath.PathLike, mesh: Mesh, *, seed:
     stage_at = lambda step: next((i for i, end in enumerate(ends) if step <= end), len(ends) - 1)
     with contextlib.ExitStack() as stack:
         stack.enter_context(interrupt.stoppable())
-        ask = stack.enter_context(ending())
+        agreed = stack.enter_context(ending())
         checkpoints = stack.enter_context(Checkpoints(folder / "checkpoints", keep, say, best))
         state = checkpoints.restore(lambda step: plans[stage_at(step)].abstract, scale.PATHS)
         state = born(plans[0]) if state is None else state
         done = int(state.step)
         check_begin(int(state.loop["begin"]), done, begins[stage_at(done)])
-        run = Run(mesh, every, checkpoints, [], ends[-1], ask)
+        run = Run(mesh, every, checkpoints, [], ends[-1], agreed)
         first_alone(lambda: run.watchers.extend(open_watchers(stack, folder, done, watch, say)), f"opening the files of {folder}")
         for stage, plan, begin, end in zip(stages, plans, begins, ends):
             if done < end:
@@ -234,7 +234,7 @@ def run_stage(run: Run, stage: Stage, plan: Plan, state: TrainState, begin: int,
                     found = evaluate(plan, eval_fn, state.params, step, heldout(rows_sharding(run.mesh), stage.rows))
                     tell(run, "evaluated", {"step": step, "set": name} | found)
                     numbers |= {f"{name}/{what}": x for what, x in found.items() if x is not None}
-            stop = run.ends(step, interrupt.terminated()) and step < run.steps
+            stop = run.agreed(step, interrupt.terminated()) and step < run.steps
             if due(step, end, run.every.save) or stop or run.checkpoints.improved(step, numbers):
                 run.checkpoints.save(step, state, numbers)
             if stop:

@@ -94,6 +94,7 @@ def test_spaces_between_words_go_where_no_letters_meet():
 def test_a_list_of_phrases_finds_them_at_the_ends_of_words_in_any_case(tmp_path):
     (tmp_path / "words.txt").write_text("new york\nthe new\nyork city hall\n长江\ne", encoding="utf-8")
     lower = Gazetteer(str(tmp_path / "words.txt"), lower=True)
+    assert lower("in New\nYork.") == ["in", " ", "New\nYork", "."]
     assert lower("In New York, a knew yorkshire; the  new YORK") == ["In", " ", "New York", ",", " ", "a", " ", "knew", " ", "yorkshire", ";", " ", "the", "  ", "new YORK"]
     assert lower("İstanbul's the New長江长江e") == ["İstanbul", "'", "s", " ", "the New", "長", "江", "长江", "e"]
     assert Gazetteer(str(tmp_path / "words.txt"))("New York new york") == ["New", " ", "York", " ", "new york"]

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from ptmjax.tasks.corpora import EN_PD_BYTEBPE_4096
 
 from ptmjax.data import windows
+from ptmjax.data.bytes import Bytes
 from ptmjax.data.choices import Tokens, Words
 from ptmjax.data.loader import Source
 from ptmjax.data.masking import Masking
@@ -285,14 +286,14 @@ def test_marked_records_go_through_the_cache(chinese, tmp_path):
     assert Source(held, Sequential(len(held)), masking, 0, "t").examples(np.arange(9))["tokens"].shape == (9, 12)
 
 
-def test_segmenters_that_cannot_be(chinese, english):
+def test_segmenters_that_cannot_be(chinese):
     for segmenter in (lambda text: [text], object()):
         with pytest.raises(UserError, match="another repr in every process.*frozen dataclass"):
             Segmented(Blocks(4), segmenter)
     with pytest.raises(UserError, match="Blocks or Sentences, not in Stream"):
         Segmented(Stream(4), SAID)
-    with pytest.raises(UserError, match="use a WordPiece vocabulary"):
-        list(Segmented(Blocks(4), SAID)(["a"], english))
+    with pytest.raises(UserError, match="use a WordPiece or SentencePiece vocabulary"):
+        list(Segmented(Blocks(4), SAID)(["a"], Bytes()))
 
 
 # ------------------------------------------------------------------ several columns, texts that are segmented, counts

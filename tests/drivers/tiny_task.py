@@ -1,4 +1,4 @@
-"""A SeqIO task over a text of a few hundred sentences: a gin file that imports this module may train on "tiny_en"."""
+"""A task over a text of a few hundred sentences: a gin file that imports this module may train on "tiny_en"."""
 import os
 import random
 import tempfile

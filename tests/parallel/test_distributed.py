@@ -262,7 +262,7 @@ def knock(at: str) -> socket.socket:
 
 # ------------------------------------------------------------------ what all must do, no process does alone
 TOGETHER = {"gathered", "everywhere", "of_the_first", "first_alone", "process_allgather", "sync_global_devices", "broadcast_one_to_all",
-            "ends", "ending", "save", "save_async", "restore", "params", "some_params", "wait", "close"}
+            "agreed", "ending", "save", "save_async", "restore", "params", "some_params", "wait", "close"}
 
 
 def guarded(source: str) -> list[str]:

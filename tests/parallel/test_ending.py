@@ -1,4 +1,5 @@
 """The end that one process asks for. tests/test_processes.py does it with SIGTERM."""
+import contextlib
 import itertools
 import random
 import threading
@@ -13,15 +14,19 @@ from ptmjax.parallel.ending import End, ending
 class Shared:
     """jax's store, as all processes see it."""
 
-    def __init__(self):
-        self.there, self.change = {}, threading.Condition()
+    def __init__(self, late=0.0, lost=()):
+        self.there, self.change, self.late, self.lost = {}, threading.Condition(), late, lost
 
     def key_value_set(self, key, value):
+        if key in self.lost:
+            raise jax.errors.JaxRuntimeError(f"UNAVAILABLE: {key}")
         with self.change:
             if key in self.there:
                 raise jax.errors.JaxRuntimeError(f"ALREADY_EXISTS: {key}")
             self.there[key] = value
             self.change.notify_all()
+        if key.endswith("asked"):
+            time.sleep(self.late)  # as jax's: who waits for it has it before who says it goes on
 
     def blocking_key_value_get(self, key, limit):
         with self.change:
@@ -29,16 +34,17 @@ class Shared:
             return self.there[key]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(24))
 def test_processes_end_after_one_step_whoever_asks_and_however_far_the_others_are(seed):
-    """Those who end close, which must not take the wish from the others."""
-    draw, at, n = random.Random(seed), Shared(), 4
-    ends, paces, ask = [End(at, "end", n, i) for i in range(n)], [draw.choice([0, 0.0003, 0.002]) for _ in range(n)], draw.randrange(1, 30)
-    who = {draw.randrange(n), draw.randrange(n)}
+    """In a run that is taken up too, whose first step may be the one in which it is asked for. Those who end close, which must not take
+    the wish from the others."""
+    draw, n = random.Random(seed), 4
+    at, first, paces = Shared(late=draw.choice([0, 0.01])), draw.choice([1, 501]), [draw.choice([0, 0.0003, 0.002]) for _ in range(n)]
+    ends, who, ask = [End(at, "end", n, i) for i in range(n)], {draw.randrange(n), draw.randrange(n)}, first + draw.choice([0, 0, 3, 29])
     ended, late = [0] * n, time.monotonic() + 20
 
     def run(i):
-        for step in itertools.takewhile(lambda _: time.monotonic() < late, itertools.count(1)):
+        for step in itertools.takewhile(lambda _: time.monotonic() < late, itertools.count(first)):
             time.sleep(paces[i])
             if ends[i].after(step, i in who and step >= ask):
                 ended[i] = step
@@ -51,6 +57,24 @@ def test_processes_end_after_one_step_whoever_asks_and_however_far_the_others_ar
     for thread in threads:
         thread.join()
     assert len(set(ended)) == 1 and ended[0] >= ask and [end.passed for end in ends] == ended
+    assert not any(end.thread.is_alive() for end in ends)
+
+
+@pytest.mark.parametrize("lost", ["end/asked", "end/passed/1", "end/step"])
+def test_a_fault_of_the_store_is_raised_and_not_waited_for(lost):
+    at = Shared(lost=[lost])
+    ends = [End(at, "end", 2, i) for i in range(2)]
+    one = ends[0 if lost == "end/step" else 1]
+    with pytest.raises(jax.errors.JaxRuntimeError, match=f"UNAVAILABLE: {lost}"):
+        for step in range(1, 2000):
+            one.after(step, True)
+            time.sleep(0.001)
+    at.lost = ()
+    for key, value in (("end/asked", "over"), ("end/passed/1", "1"), ("end/step", "9")):  # so that nobody waits on
+        with contextlib.suppress(jax.errors.JaxRuntimeError):
+            at.key_value_set(key, value)
+    for end in ends:
+        end.close()
     assert not any(end.thread.is_alive() for end in ends)
 
 
