@@ -104,9 +104,10 @@ def compiled(step: Step) -> tuple[Memory, str | None]:
         with jax.set_mesh(step.plan.mesh):
             found = step.traced.lower().compile()
     except jax.errors.JaxRuntimeError as e:
-        if (temporaries := exceeding(str(e), memory.of_step(step.plan, step.batch))) is None:
+        there = memory.of_step(step.plan, step.batch)
+        if (temporaries := exceeding(str(e), there)) is None:
             raise
-        return memory.of_step(step.plan, step.batch, temporaries, 0), None
+        return there._replace(temporaries=temporaries, code=0), None
     return memory.of_compiled(step.plan, step.batch, found), found.as_text()
 
 
@@ -125,13 +126,14 @@ def told(args: argparse.Namespace, place: Topology, step: Step) -> dict:
     plan, began = step.plan, time.monotonic()
     found, program = compiled(step)
     seconds, work, tokens = time.monotonic() - began, flops(step.traced.jaxpr.jaxpr), loop.tokens_of(step.batch)
-    fits = None if place.chip is None else program is not None and found.peak <= place.chip.memory
+    known = place.chip is not None and found.peak is not None
+    fits = program is not None and found.peak <= place.chip.memory if known else None
     report = {
         "stage": step.number, "task": step.task, "mesh": dict(plan.mesh.shape), "chips": plan.mesh.size, "rows": plan.rows,
         "microbatches": plan.micro, "compute": str(plan.build.compute), "attention": step.attention,
         "parameters": plan.build.count(), "tokens": tokens,
         "bytes": found._asdict() | {"peak": found.peak}, "memory": place.chip and place.chip.memory, "fits": fits,
-        "spare": place.chip and place.chip.memory - found.peak, "flops": work, "compile_seconds": round(seconds, 1),
+        "spare": place.chip.memory - found.peak if known else None, "flops": work, "compile_seconds": round(seconds, 1),
     }
     if program is not None:
         sent, unknown = hlo.collectives(program)

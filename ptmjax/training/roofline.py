@@ -14,7 +14,7 @@ class Bounds(NamedTuple):
     """Seconds."""
 
     compute: float  # matrix products of the step, in equal parts on all chips
-    memory: float  # the state read and written, the batch read, and every temporary written and read once
+    memory: float  # the state read and written, the batch read, and every temporary (where known) written and read once; no padding
     network: float  # what a chip receives by collectives, over all its links at once
 
     @property
@@ -29,5 +29,5 @@ class Bounds(NamedTuple):
 
 def bounds(chip: Chip, chips: int, flops: int, memory: Memory, collectives: Sequence[Collective]) -> Bounds:
     """flops: of the step, on all chips together."""
-    moved = 2 * memory.state + memory.batch + 2 * memory.temporaries
+    moved = 2 * memory.state + memory.batch + 2 * (memory.temporaries or 0)
     return Bounds(flops / chips / chip.flops, moved / chip.bandwidth, sum(c.received for c in collectives) / chip.network)

@@ -13,6 +13,7 @@ def test_bounds_by_hand():
     """4 chips: 8000 FLOP in 2 s; 2 x 25 + 10 + 2 x 20 bytes in 10 s; 3 x 2 x 8 / 2 bytes in 12 s."""
     found = roofline.bounds(SLOW, 4, 8000, HELD, [Collective("all-reduce", 8, 2, 3)])
     assert found == pytest.approx((2, 10, 12)) and found.least == 12 and found.bottleneck == "network"
+    assert roofline.bounds(SLOW, 4, 8000, HELD._replace(padding=99, temporaries=None), []).memory == 6
     assert roofline.bounds(SLOW, 4, 80_000, HELD, []).bottleneck == "compute" and roofline.bounds(SLOW, 4, 0, HELD, []).bottleneck == "memory"
 
 
