@@ -7,7 +7,7 @@ import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh
 
-from ptmjax.types import UserError
+from ptmjax.types import UserError, short
 
 AXES = ("data", "fsdp", "model")
 
@@ -17,8 +17,8 @@ def parse(text: str) -> dict[str, int]:
     sizes = {}
     for part in filter(None, text.replace(" ", "").split(",")):
         name, _, size = part.partition("=")
-        if name not in AXES or not re.fullmatch("-?[0-9]+", size) or name in sizes:
-            raise UserError(f"mesh {text!r}: {part!r} is not one of {', '.join(f'{a}=N' for a in AXES)}, each at most once")
+        if name not in AXES or not re.fullmatch("-?[0-9]{1,9}", size) or name in sizes:
+            raise UserError(f"mesh {short(text)!r}: {short(part)!r} is not one of {', '.join(f'{a}=N' for a in AXES)}, each at most once")
         sizes[name] = int(size)
     return sizes
 
@@ -34,11 +34,11 @@ def make_mesh(text: str = "", devices: list | None = None) -> Mesh:
     free = [a for a in AXES if sizes[a] == -1]
     known = math.prod(s for s in sizes.values() if s != -1)
     if any(s == 0 or s < -1 for s in sizes.values()) or len(free) > 1:
-        raise UserError(f"mesh {text!r}: sizes are positive, and -1 (what is left) may stand once")
+        raise UserError(f"mesh {short(text)!r}: sizes are positive, and -1 (what is left) may stand once")
     if free and len(devices) % known == 0:
         sizes[free[0]] = len(devices) // known
     if math.prod(sizes.values()) != len(devices):
-        raise UserError(f"mesh {text!r} takes {'a multiple of ' if free else ''}{known} devices but there are {len(devices)}: "
+        raise UserError(f"mesh {short(text)!r} takes {'a multiple of ' if free else ''}{known} devices but there are {len(devices)}: "
                         "make the product of its axes equal the number of devices")
     return Mesh(placed(tuple(sizes[a] for a in AXES), devices), AXES, axis_types=(AxisType.Auto,) * 3)
 

@@ -61,6 +61,8 @@ def test_stage_microbatches_and_remat(ptmjax):
     (["--topology=cpu:8", "--gin.BATCH=12"], "a batch of 12 rows does not divide by 8 row shards"),
     (["--topology=cpu:8", "--microbatches=3"], "times 3 micro-batches: make the batch a multiple of 24"),
     (["--topology=cpu:8", "--microbatches=0"], "--microbatches is 0; it must be at least 1"),
+    (["--topology=cpu:8", f"--microbatches={10**30}"], f"--microbatches is {10**30}; it must be at most 8"),
+    (["--topology=cpu:8", f"--mesh=data={'9' * 5000}"], "is not one of data=N"),
     (["--topology=cpu:8", "--mesh=model=8"], "axis 'heads' of 4 does not divide by mesh axis 'model' of 8"),
     (["--topology=cpu:8", "--mesh=fsdp=8", "--gin.D=36"], "does not divide by mesh axis 'fsdp' of 8"),
     (["--topology=cpu:8", "--remat=all"], "--remat is 'all'; it may be one of 'dots', 'full', 'none'"),
@@ -90,7 +92,7 @@ def test_for_a_tpu_it_tells_whether_it_fits_and_the_least_time(ptmjax):
     code, out, err = ptmjax("--topology=v5e:2x2", "--mesh=data=2,model=2")
     assert code == 0 and err == ""
     told = dict(re.findall(r"│ (\S.*?) +│ (.*?) +│", out))
-    assert told["chips"] == "4" and re.fullmatch(r"16.00 GiB: it fits, with 1[56].\d\d GiB to", told["memory of a chip"])
+    assert told["chips"] == "4" and re.fullmatch(r"16.00 GiB: it fits, with 1[56].\d\d GiB to", told["memory of a device"])
     assert all(re.fullmatch(r"[\d.]+ ms( \(the bottleneck\))?", told[f"a step takes at least, by {what}"]) for what in ("compute", "memory", "network"))
     assert out.count("the bottleneck") == 1 and "all-reduce, a step" in told
 

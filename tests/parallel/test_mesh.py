@@ -15,11 +15,11 @@ def test_parse():
     assert parse("data=4, model=2") == {"data": 4, "model": 2} and parse("") == {} and parse("fsdp=-1") == {"fsdp": -1}
 
 
-@pytest.mark.parametrize("text", ["modle=2", "data", "data=", "data=two", "data=2.5", "data=--2", "data=-", "data=²", "data=2,data=4", "2", "data:2"])
+@pytest.mark.parametrize("text", ["modle=2", "data", "data=", "data=two", "data=2.5", "data=--2", "data=-", "data=²", "data=2,data=4", "2", "data:2", f"data={'9' * 5000}"])
 def test_a_misspelt_mesh_names_the_part_and_the_axes(text):
     with pytest.raises(UserError, match=r"mesh '.*': '.*' is not one of data=N, fsdp=N, model=N, each at most once") as e:
         parse(text)
-    assert "\n" not in str(e.value)
+    assert "\n" not in str(e.value) and len(str(e.value)) < 300
 
 
 @pytest.mark.parametrize("text, shape", [
