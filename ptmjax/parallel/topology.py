@@ -59,6 +59,8 @@ def pod(name: str, kind: str, chips: int) -> list[jax.Device]:
     if chips > CHIPS[kind].pod:
         raise UserError(f"--topology={name} has {chips} chips, a pod of {kind} {CHIPS[kind].pod}: ask for at most these")
     libtpu.alone()
+    if kind == "tpu7x":
+        libtpu.deep()
     more = ({"chip_config_name": "megacore"} if kind == "v4" else {}) | ({"chips_per_host_bounds": (1, 1, 1)} if chips == 1 else {})
     try:
         found = topologies.get_topology_desc(platform="tpu", topology_name=name, **more).devices
