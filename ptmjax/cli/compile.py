@@ -165,13 +165,13 @@ def helps(args: argparse.Namespace, place: Topology, step: Step) -> Iterator[dic
 
 
 def spread(plan: Plan, place: Topology, axis: str) -> Plan | None:
-    """The plan on a mesh with twice as much of `axis` and half of data; None where the sizes do not divide."""
+    """The plan on a mesh with twice as much of `axis` and half of data; None where there is no such mesh."""
     shape = dict(plan.mesh.shape)
     if shape["data"] % 2:
         return None
     shape |= {"data": shape["data"] // 2, axis: shape[axis] * 2}
-    there = dataclasses.replace(plan, mesh=make_mesh(",".join(f"{a}={n}" for a, n in shape.items()), place.devices))
     try:
+        there = dataclasses.replace(plan, mesh=make_mesh(",".join(f"{a}={n}" for a, n in shape.items()), place.devices))
         return there if there.abstract else None
     except UserError:
         return None

@@ -44,7 +44,11 @@ def make_mesh(text: str = "", devices: list | None = None) -> Mesh:
 
 
 def placed(sizes: tuple[int, ...], devices: list) -> np.ndarray:
-    """The devices in the order of the mesh. Slices of TPUs, between which the network is slow, lie along data, then fsdp, never model."""
+    """The devices in the order of the mesh. Slices of TPUs, between which the network is slow, lie along data, then fsdp, never model.
+
+    Raises:
+        UserError: the mesh does not divide into slices, or jax does not lay it over such a pod.
+    """
     # Chips that are not there (topology.py) have no slice_index where they are of one slice.
     slices = len({getattr(d, "slice_index", 0) for d in devices}) if devices[0].platform == "tpu" else 1
     data = math.gcd(slices, sizes[0])
@@ -53,6 +57,11 @@ def placed(sizes: tuple[int, ...], devices: list) -> np.ndarray:
     outer = (data, slices // data, 1)
     inner = tuple(size // n for size, n in zip(sizes, outer))
     # Split where it must be: jax.make_mesh refuses an axis that a pod's torus has only in part, such as 4 of v5p's 8 x 8 x 8.
-    if slices == 1:
-        return mesh_utils.create_device_mesh(inner, devices, allow_split_physical_axes=True)
-    return mesh_utils.create_hybrid_device_mesh(inner, outer, devices, allow_split_physical_axes=True)
+    try:
+        if slices == 1:
+            return mesh_utils.create_device_mesh(inner, devices, allow_split_physical_axes=True)
+        return mesh_utils.create_hybrid_device_mesh(inner, outer, devices, allow_split_physical_axes=True)
+    except (TypeError, ValueError) as e:  # it splits an axis such as v5p's 20 in a way that it does not take itself
+        sizes = ",".join(f"{axis}={size}" for axis, size in zip(AXES, sizes))
+        raise UserError(f"jax does not find how to lay the mesh {sizes} over these {len(devices)} devices ({str(e)[:120]}): "
+                        "choose other sizes") from e

@@ -16,13 +16,19 @@ from ptmjax.types import UserError, short
 
 CPU = "cpu"
 CPUS = 1024
-FORMS = [f"{kind}:{'16x16' if chip.axes == 2 else '8x8x8'}" for kind, chip in CHIPS.items()] + [f"{CPU}:8"]
 
 
 class Topology(NamedTuple):
     name: str
     devices: list[jax.Device]  # of which only their places are real
     chip: Chip | None  # None for CPUs
+
+
+def example(kind: str) -> str:
+    return f"{kind}:{'8' if kind == CPU else '16x16' if CHIPS[kind].axes == 2 else '8x8x8'}"
+
+
+FORMS = [example(kind) for kind in (*CHIPS, CPU)]
 
 
 def topology(name: str) -> Topology:
@@ -35,9 +41,10 @@ def topology(name: str) -> Topology:
     if not found or found[1] not in (*CHIPS, CPU):
         raise UserError(f"--topology={short(name)} is not known: write {', '.join(FORMS)}, with sizes of your own")
     kind, sizes = found[1], [int(size) for size in found[2].split("x")]
-    axes, form = 1 if kind == CPU else CHIPS[kind].axes, next(form for form in FORMS if form.startswith(f"{kind}:"))
+    axes = 1 if kind == CPU else CHIPS[kind].axes
     if len(sizes) != axes or 0 in sizes:
-        raise UserError(f"--topology={short(name)}: {kind} has {axes} {'axis' if axes == 1 else 'axes'}, each of at least 1: write {form}")
+        raise UserError(f"--topology={short(name)}: {kind} has {axes} {'axis' if axes == 1 else 'axes'}, each of at least 1: "
+                        f"write {example(kind)}")
     jax.config.update("jax_platforms", CPU)  # what is computed on the way is small, and a TPU or GPU may be another's
     return Topology(name, cpus(name, sizes[0]), None) if kind == CPU else Topology(name, pod(name, kind, math.prod(sizes)), CHIPS[kind])
 
@@ -59,13 +66,14 @@ def pod(name: str, kind: str, chips: int) -> list[jax.Device]:
     if chips > CHIPS[kind].pod:
         raise UserError(f"--topology={name} has {chips} chips, a pod of {kind} {CHIPS[kind].pod}: ask for at most these")
     libtpu.alone()
-    if kind == "tpu7x":
+    if CHIPS[kind].devices > 1:
         libtpu.deep()
     more = ({"chip_config_name": "megacore"} if kind == "v4" else {}) | ({"chips_per_host_bounds": (1, 1, 1)} if chips == 1 else {})
     try:
         found = topologies.get_topology_desc(platform="tpu", topology_name=name, **more).devices
     except jax.errors.JaxRuntimeError as e:
-        raise UserError(f"--topology={name}: libtpu refuses it ({str(e).splitlines()[0][:200]}): give sizes of a pod") from e
+        raise UserError(f"--topology={name}: libtpu refuses it ({str(e).splitlines()[0][:200]}): give sizes of a pod, "
+                        f"such as {example(kind)}") from e
     except RuntimeError as e:
         if "not installed" not in str(e):
             raise

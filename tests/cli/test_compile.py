@@ -11,6 +11,7 @@ from ptmjax.parallel.topology import topology
 from ptmjax.training import hlo, memory
 from ptmjax.training.flops import flops
 from ptmjax.training.memory import Memory
+from ptmjax.types import UserError
 from tests.compiled import COMMON, SHRUNK, args, compiled, needs_libtpu, step
 
 MESH = "data=2,fsdp=2,model=2"
@@ -113,6 +114,17 @@ def test_where_it_does_not_fit_it_tells_what_helps(ptmjax, monkeypatch):
     assert err == "".join(f"ptmjax: it does not fit: trying {a['knob']}\n" for a in attempts)
     code, out, err = ptmjax("--topology=cpu:8", "--mesh=data=8", "--gin.BATCH=64")
     assert code == 0 and "16.00 GiB: it does not fit" in out and re.search("with --remat=full --microbatches=4 .*, it fits", re.sub(r"\s*│\n│\s*│ ", " ", out))
+
+
+def test_a_mesh_that_the_pod_does_not_take_is_no_help(monkeypatch):
+    found = step("bert_large", "cpu:8", "data=8")
+    assert compile.spread(found.plan, topology("cpu:8"), "fsdp").mesh.shape["fsdp"] == 2
+
+    def refused(text, devices):
+        raise UserError(text)
+
+    monkeypatch.setattr(compile, "make_mesh", refused)
+    assert compile.spread(found.plan, topology("cpu:8"), "fsdp") is None
 
 
 def test_where_xla_tells_no_bytes_there_is_no_verdict(ptmjax, monkeypatch):

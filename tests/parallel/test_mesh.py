@@ -82,3 +82,10 @@ def test_chips_to_compile_for_are_of_one_slice():
 def test_slices_that_the_mesh_cannot_have_are_told():
     with pytest.raises(UserError, match="data=1,fsdp=1 does not divide into 2 slices: make data a multiple of 2"):
         placed((1, 1, 32), pod(2))
+
+
+def test_a_mesh_that_jax_does_not_lay_over_a_pod_is_told():
+    """It splits 4 x 4 x 20 for it, and does not take that itself."""
+    with pytest.raises(UserError, match="data=1,fsdp=10,model=32 over these 320 devices .*choose other sizes") as e:
+        placed((1, 10, 32), pod(1, (4, 4, 20)))
+    assert "\n" not in str(e.value)

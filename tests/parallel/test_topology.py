@@ -64,7 +64,7 @@ def test_devices_with_the_memory_of_the_table(name, devices):
 
 @needs_libtpu
 def test_sizes_that_libtpu_refuses_are_one_line():
-    with pytest.raises(UserError, match=r"--topology=v5e:3x3: libtpu refuses it \(.*not divisible") as e:
+    with pytest.raises(UserError, match=r"--topology=v5e:3x3: libtpu refuses it \(.*not divisible.*\): give sizes of a pod, such as v5e:16x16") as e:
         topology("v5e:3x3")
     assert "\n" not in str(e.value)
 
