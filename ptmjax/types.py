@@ -32,6 +32,11 @@ class Late(UserError):
     as launchers do on this exit code (main.LOST)."""
 
 
+def short(value: object) -> str:
+    """For a message: what stands in it whole where it is no longer than a name."""
+    return text if len(text := str(value)) <= 80 else f"{text[:77]}..."
+
+
 def one_of(what: str, value: Any, choices: Iterable) -> None:
     """UserError where a value is none of its choices."""
     if value not in choices:

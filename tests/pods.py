@@ -44,6 +44,7 @@ def rows(report: Mapping) -> dict[str, str]:
         "parameters a chip, GiB": gib("parameters"),
         "optimizer's state": gib("optimizer"),
         "carry and batch": gib("carry", "batch"),
+        "padding": gib("padding"),
         "temporaries": gib("temporaries"),
         "program": gib("code"),
         "all of it": gib("peak"),

@@ -1,7 +1,8 @@
 """ptmjax compile: a run's own train step, compiled for chips that nobody has rented yet.
 
-Needs no device, no text and no network, and writes nothing: the sizes of the tables are those of the gin file (V), the shapes of a
-batch those that the task's cut and corruption make of any text (Task.made_up).
+Needs no device, no text and no network, and writes nothing of its own: the sizes of the tables are those of the gin file (V), the shapes
+of a batch those that the task's cut and corruption make of any text (Task.made_up). Keras and matplotlib, which TensorFlow and with it the
+tasks import, put their settings and a list of fonts into a home folder that has none.
 """
 import argparse
 import dataclasses
@@ -24,13 +25,13 @@ from ptmjax.nn import kernels
 from ptmjax.nn.stack import REMAT
 from ptmjax.parallel.mesh import make_mesh
 from ptmjax.parallel.sharding import row_shards
-from ptmjax.parallel.topology import Topology, topology
+from ptmjax.parallel.topology import FORMS, Topology, topology
 from ptmjax.training import hlo, loop, memory, roofline
 from ptmjax.training.flops import flops
 from ptmjax.training.memory import Memory
 from ptmjax.training.state import Plan
 from ptmjax.training.step import make_step
-from ptmjax.types import UserError, at_least, one_of
+from ptmjax.types import UserError, at_least, at_most, one_of
 
 HELP = "compile a run's step for a pod that is not at hand: does it fit, what is sent, how long does a step take at least"
 EXAMPLES = """
@@ -43,7 +44,7 @@ UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     config.add_arguments(parser)
-    parser.add_argument("--topology", required=True, metavar="KIND:SIZES", help="the chips: v5e:16x16, v5p:8x8x8, v6e, v4, or cpu:8")
+    parser.add_argument("--topology", required=True, metavar="KIND:SIZES", help=f"the chips, with sizes of your own: {', '.join(FORMS)}")
     parser.add_argument("--mesh", metavar="AXIS=N,...", help="in place of Experiment.mesh")
     parser.add_argument("--microbatches", type=int, metavar="N", help="in place of Stage.micro")
     parser.add_argument("--remat", metavar="NAME", help=f"in place of Stack.remat: {', '.join(REMAT)}")
@@ -88,6 +89,7 @@ def traced(args: argparse.Namespace, place: Topology, remat: str | None, micro: 
         stage = experiment.stage(data)
         if micro is not None:
             at_least(1, **{"--microbatches": micro})
+            at_most(stage.rows, **{"--microbatches": micro})
             stage = dataclasses.replace(stage, micro=micro)
         mesh = make_mesh(experiment.mesh if args.mesh is None else args.mesh, place.devices)
         plan = loop.plan_of(stage, mesh, experiment.seed, experiment.steps)
@@ -104,9 +106,10 @@ def compiled(step: Step) -> tuple[Memory, str | None]:
         with jax.set_mesh(step.plan.mesh):
             found = step.traced.lower().compile()
     except jax.errors.JaxRuntimeError as e:
-        if (temporaries := exceeding(str(e), memory.of_step(step.plan, step.batch))) is None:
+        there = memory.of_step(step.plan, step.batch)
+        if (temporaries := exceeding(str(e), there)) is None:
             raise
-        return memory.of_step(step.plan, step.batch, temporaries, 0), None
+        return there._replace(temporaries=temporaries, code=0), None
     return memory.of_compiled(step.plan, step.batch, found), found.as_text()
 
 
@@ -122,16 +125,17 @@ def exceeding(message: str, there: Memory) -> int | None:
 
 def told(args: argparse.Namespace, place: Topology, step: Step) -> dict:
     """The report, but for what was asked."""
-    plan, began = step.plan, time.monotonic()
+    plan, each, began = step.plan, 1 if place.chip is None else place.chip.devices, time.monotonic()
     found, program = compiled(step)
     seconds, work, tokens = time.monotonic() - began, flops(step.traced.jaxpr.jaxpr), loop.tokens_of(step.batch)
-    fits = None if place.chip is None else program is not None and found.peak <= place.chip.memory
+    known = place.chip is not None and found.peak is not None
+    fits = program is not None and found.peak <= place.chip.memory if known else None
     report = {
-        "stage": step.number, "task": step.task, "mesh": dict(plan.mesh.shape), "chips": plan.mesh.size, "rows": plan.rows,
+        "stage": step.number, "task": step.task, "mesh": dict(plan.mesh.shape), "chips": plan.mesh.size // each, "rows": plan.rows,
         "microbatches": plan.micro, "compute": str(plan.build.compute), "attention": step.attention,
         "parameters": plan.build.count(), "tokens": tokens,
         "bytes": found._asdict() | {"peak": found.peak}, "memory": place.chip and place.chip.memory, "fits": fits,
-        "spare": place.chip and place.chip.memory - found.peak, "flops": work, "compile_seconds": round(seconds, 1),
+        "spare": place.chip.memory - found.peak if known else None, "flops": work, "compile_seconds": round(seconds, 1),
     }
     if program is not None:
         sent, unknown = hlo.collectives(program)
@@ -161,13 +165,13 @@ def helps(args: argparse.Namespace, place: Topology, step: Step) -> Iterator[dic
 
 
 def spread(plan: Plan, place: Topology, axis: str) -> Plan | None:
-    """The plan on a mesh with twice as much of `axis` and half of data; None where the sizes do not divide."""
+    """The plan on a mesh with twice as much of `axis` and half of data; None where there is no such mesh."""
     shape = dict(plan.mesh.shape)
     if shape["data"] % 2:
         return None
     shape |= {"data": shape["data"] // 2, axis: shape[axis] * 2}
-    there = dataclasses.replace(plan, mesh=make_mesh(",".join(f"{a}={n}" for a, n in shape.items()), place.devices))
     try:
+        there = dataclasses.replace(plan, mesh=make_mesh(",".join(f"{a}={n}" for a, n in shape.items()), place.devices))
         return there if there.abstract else None
     except UserError:
         return None
@@ -181,18 +185,21 @@ def text(plan: Plan) -> str:
 def show(report: Mapping, step: Step, console: Console) -> None:
     table = Table("", f"stage {report['stage']}, {report['task']}", title=f"compiled for {report['topology']}")
     found = Memory(**{name: report["bytes"][name] for name in Memory._fields})
-    rows = {"chips": f"{report['chips']:,}"} | rows_of_step(step.plan, step.batch) | rows_of_memory(found)
-    rows["attention by"] = ", ".join(step.attention)
+    chips, devices = report["chips"], step.plan.mesh.size
+    rows = {"chips": f"{chips:,}" + f", each {devices // chips} devices" * (devices > chips)}
+    rows |= rows_of_step(step.plan, step.batch) | rows_of_memory(found)
+    rows["attention by"] = ", ".join(step.attention) or "no kernel: there is none"
     if report["fits"] is not None:
         verdict = f"it fits, with {size(report['spare'])} to spare" if report["fits"] else "it does not fit"
-        rows["memory of a chip"] = f"{size(report['memory'])}: {verdict}"
-    rows["matrix products of a step"] = f"{flop(report['flops'])} on all chips together"
+        rows["memory of a device"] = f"{size(report['memory'])}: {verdict}"
+    rows["matrix products of a step"] = f"{flop(report['flops'])} on all devices together"
     for kind, sent in report.get("collectives", {}).items():
-        rows[f"{kind}, a step"] = f"{sent['count']:,}, by which a chip receives {size(sent['bytes'])}"
+        rows[f"{kind}, a step"] = f"{sent['count']:,}, by which a device receives {size(sent['bytes'])}"
     if report.get("unread_loops"):
         rows["loops of unknown length"] = f"{report['unread_loops']}: what they send is counted once"
     for what, seconds in report.get("seconds_at_least", {}).items():
-        rows[f"a step takes at least, by {what}"] = f"{1000 * seconds:,.2f} ms" + " (the bottleneck)" * (what == report["bottleneck"])
+        lasts = "not known" if seconds is None else f"{1000 * seconds:,.2f} ms"
+        rows[f"a step takes at least, by {what}"] = lasts + " (the bottleneck)" * (what == report["bottleneck"])
     if "tokens_a_second_at_most" in report:
         rows["tokens a second, at most"] = f"{report['tokens_a_second_at_most']:,.0f}"
     for way in report.get("helps", ()):

@@ -63,6 +63,7 @@ def rows_of_memory(found: Memory) -> dict[str, str]:
         "parameters a device": size(found.parameters),
         "optimizer's state a device": size(found.optimizer),
         "carry and batch a device": size(found.carry + found.batch),
+        "padding of these a device": size(found.padding),
         "temporaries of a step a device": size(found.temporaries),
         "its program": size(found.code),
         "all of it, a device": size(found.peak),

@@ -17,7 +17,7 @@ from ptmjax.cli.places import PARTIAL, whole
 from ptmjax.data.records import SPLITS
 from ptmjax.data.vocabulary import Vocabulary
 from ptmjax.training.checkpoint import Checkpoints
-from ptmjax.types import UserError
+from ptmjax.types import UserError, short
 
 DATA = "data.json"
 VOCABULARY = "vocabulary"  # with the ending of the file that it is a copy of
@@ -90,10 +90,6 @@ def check_data(workdir: epath.Path, stage: int, now: dict) -> None:
 def check_vocabulary(workdir: epath.Path, data: Data, stage: int) -> None:
     """check_data of what a command needs that reads no text."""
     check_data(workdir, stage, {"task": data.task.name, "vocabulary": data.task.vocabulary.fingerprint})
-
-
-def short(value: object) -> str:
-    return text if len(text := str(value)) <= 80 else f"{text[:77]}..."
 
 
 # ------------------------------------------------------------------ whose folder

@@ -11,6 +11,7 @@ ALONE = {  # any number of processes may load it, none waits for one that has th
     "TPU_MIN_LOG_LEVEL": "3",
     "TPU_LOG_DIR": "disabled",
 }
+STACK = "fibers_default_thread_stack_size"  # a flag of it, in bytes
 GOOGLE = "0x1ae0"  # as a maker of PCI devices
 
 
@@ -18,6 +19,14 @@ def alone() -> None:
     """Before it is loaded; what the user has set stays."""
     for name, value in ALONE.items():
         os.environ.setdefault(name, value)
+
+
+def deep() -> None:
+    """Before it is loaded to compile for tpu7x: by its own measure of a stack, 0.0.42 overflows it and ends the process over many a step in
+    bfloat16. Other versions may not know the flag, so it is given where it is needed alone."""
+    given = os.environ.get("LIBTPU_INIT_ARGS", "")
+    if STACK not in given:
+        os.environ["LIBTPU_INIT_ARGS"] = f"{given} --{STACK}={2**23}".strip()
 
 
 def has_chips(devices: Path = Path("/sys/bus/pci/devices")) -> bool:

@@ -40,6 +40,7 @@ class Line(NamedTuple):
     kind: str
     opcode: str
     rest: str
+    root: bool  # of its computation: what that gives
 
 
 Program = Mapping[str, list[Line]]  # computation -> its instructions
@@ -72,7 +73,7 @@ class _Walk:
             if kind in RECEIVED:
                 self.collective(line, kind, name, times)
             elif line.opcode == "while":
-                trips = _trips(self.program, line)
+                trips = _trips(self.program, name, line)
                 self.unknown += trips is None
                 self.computation(_called(line, "body")[0], times * (1 if trips is None else trips))
             elif not line.opcode.endswith(("-done", "-update")):  # they name again what -start does
@@ -115,13 +116,13 @@ def read(text: str) -> tuple[Program, str, int]:
 
 
 def _line(raw: str) -> Line | None:
-    named = re.match(r"\s+(?:ROOT )?%?([\w.-]+) = ", raw)
+    named = re.match(r"\s+(ROOT )?%?([\w.-]+) = ", raw)
     if not named:
         return None
     rest = raw[named.end():]
     end = _closing(rest) if rest.startswith("(") else rest.index(" ")
     opcode = re.match(r" ?([\w-]+)\(", rest[end:])
-    return Line(named[1], rest[:end], opcode[1], rest[end + opcode.end():]) if opcode else None
+    return Line(named[2], rest[:end], opcode[1], rest[end + opcode.end():], named[1] is not None) if opcode else None
 
 
 def _closing(text: str) -> int:
@@ -174,12 +175,48 @@ def _group(rest: str, devices: int) -> int:
     return devices
 
 
-def _trips(program: Program, line: Line) -> int | None:
-    """How often a loop runs: as XLA tells (on a CPU), or the one constant that its condition holds a counter below (for a TPU)."""
+# ------------------------------------------------------------------ loops
+def _trips(program: Program, within: str, line: Line) -> int | None:
+    """How often a loop runs: as XLA tells (on a CPU); for a TPU by its counter, where it begins at one constant, adds another and is held
+    below a third. None of any other loop."""
     if told := re.search(r'known_trip_count":\{"n":"(\d+)"', line.rest):
         return int(told[1])
-    condition = program[_called(line, "condition")[0]]
-    compared = [at for at in condition if at.opcode == "compare" and "direction=LT" in at.rest]
-    held = {at.name: int(value[1]) for at in condition if at.opcode == "constant" and (value := re.match(r"(\d+)\)", at.rest))}
-    limits = [held[name] for at in compared for name in re.findall(r"%([\w.-]+)", at.rest.partition(")")[0])[1:] if name in held]
-    return limits[0] if len(compared) == len(limits) == 1 else None
+    before, test, body = (_Computation(program[name]) for name in (within, *_called(line, "condition"), *_called(line, "body")))
+    if test.root.opcode != "compare" or "direction=LT" not in test.root.rest:
+        return None
+    counter, limit = _operands(test.root)
+    at, given, kept = test.place(counter), before.source(_operands(line)[0]), body.root
+    if at is None or not given.opcode == kept.opcode == "tuple" or (added := body.source(_operands(kept)[at])).opcode != "add":
+        return None
+    old, step = _operands(added)
+    numbers = test.constant(limit), before.constant(_operands(given)[at]), body.constant(step)
+    if body.place(old) != at or None in numbers or numbers[2] < 1:
+        return None
+    return max(0, -((numbers[1] - numbers[0]) // numbers[2]))  # rounded up
+
+
+class _Computation:
+    def __init__(self, lines: list[Line]):
+        self.lines = {line.name: line for line in lines}
+        self.root = next(line for line in lines if line.root)
+
+    def source(self, name: str) -> Line:
+        """The instruction of this name, or what it is a copy of."""
+        line = self.lines[name]
+        return self.source(_operands(line)[0]) if line.opcode in ("copy", "copy-start", "copy-done") else line
+
+    def constant(self, name: str) -> int | None:
+        line = self.source(name)
+        found = re.match(r"(-?\d+)\)", line.rest)
+        return int(found[1]) if line.opcode == "constant" and found else None
+
+    def place(self, name: str) -> int | None:
+        """Of what the computation is given, in the tuple that this is."""
+        line = self.source(name)
+        if line.opcode != "get-tuple-element" or self.source(_operands(line)[0]).opcode != "parameter":
+            return None
+        return int(re.search(r"\bindex=(\d+)", line.rest)[1])
+
+
+def _operands(line: Line) -> list[str]:
+    return re.findall(r"%([\w.-]+)", line.rest.partition(")")[0])

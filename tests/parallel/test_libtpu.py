@@ -1,6 +1,9 @@
+import json
 import os
 import subprocess
 import sys
+
+import pytest
 
 from ptmjax.parallel import libtpu
 from tests.compiled import needs_libtpu
@@ -10,6 +13,27 @@ def test_what_the_user_has_set_stays(monkeypatch):
     monkeypatch.setattr(os, "environ", {"TPU_LOG_DIR": "mine"})
     libtpu.alone()
     assert os.environ == libtpu.ALONE | {"TPU_LOG_DIR": "mine"}
+
+
+@pytest.mark.parametrize("given, wanted", [
+    (None, "--fibers_default_thread_stack_size=8388608"), ("--mine=1", "--mine=1 --fibers_default_thread_stack_size=8388608"),
+    ("--fibers_default_thread_stack_size=9", "--fibers_default_thread_stack_size=9")])
+def test_a_deeper_stack_beside_the_user_s_flags(monkeypatch, given, wanted):
+    monkeypatch.setattr(os, "environ", {} if given is None else {"LIBTPU_INIT_ARGS": given})
+    libtpu.deep()
+    assert os.environ == {"LIBTPU_INIT_ARGS": wanted}
+
+
+@pytest.mark.slow
+@needs_libtpu
+def test_a_step_in_bfloat16_for_tpu7x_does_not_end_the_process():
+    """As it does without the deeper stack."""
+    words = ["--gin_file=t5_small.gin", "--gin.LAYERS=1", "--gin.BATCH=32", "--gin.Experiment.compute='bfloat16'"]
+    done = subprocess.run([sys.executable, "-m", "ptmjax", "compile", *words, "--topology=tpu7x:1x1x1", "--mesh=data=2", "--json"],
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-300:]
+    report = json.loads(done.stdout)
+    assert report["chips"] == 1 and report["fits"] and report["memory"] == 96 * 2**30 and report["seconds_at_least"]["network"] is None
 
 
 def test_chips_are_googles_devices(tmp_path):

@@ -15,11 +15,11 @@ def test_parse():
     assert parse("data=4, model=2") == {"data": 4, "model": 2} and parse("") == {} and parse("fsdp=-1") == {"fsdp": -1}
 
 
-@pytest.mark.parametrize("text", ["modle=2", "data", "data=", "data=two", "data=2.5", "data=--2", "data=-", "data=²", "data=2,data=4", "2", "data:2"])
+@pytest.mark.parametrize("text", ["modle=2", "data", "data=", "data=two", "data=2.5", "data=--2", "data=-", "data=²", "data=2,data=4", "2", "data:2", f"data={'9' * 5000}"])
 def test_a_misspelt_mesh_names_the_part_and_the_axes(text):
     with pytest.raises(UserError, match=r"mesh '.*': '.*' is not one of data=N, fsdp=N, model=N, each at most once") as e:
         parse(text)
-    assert "\n" not in str(e.value)
+    assert "\n" not in str(e.value) and len(str(e.value)) < 300
 
 
 @pytest.mark.parametrize("text, shape", [
@@ -82,3 +82,10 @@ def test_chips_to_compile_for_are_of_one_slice():
 def test_slices_that_the_mesh_cannot_have_are_told():
     with pytest.raises(UserError, match="data=1,fsdp=1 does not divide into 2 slices: make data a multiple of 2"):
         placed((1, 1, 32), pod(2))
+
+
+def test_a_mesh_that_jax_does_not_lay_over_a_pod_is_told():
+    """It splits 4 x 4 x 20 for it, and does not take that itself."""
+    with pytest.raises(UserError, match="data=1,fsdp=10,model=32 over these 320 devices .*choose other sizes") as e:
+        placed((1, 10, 32), pod(1, (4, 4, 20)))
+    assert "\n" not in str(e.value)

@@ -64,27 +64,43 @@ WHILE = """%cond (c: (s32[])) -> pred[] {
   ROOT %lt = pred[]{:T(512)} compare(%i, %n), direction=LT
 }
 
-%body (c: (s32[])) -> (s32[]) {
-  %r = f32[2]{0} all-reduce(%c), replica_groups=[4,2]<=[8], to_apply=%add
+%body (d: (s32[])) -> (s32[]) {
+  %d = (s32[]) parameter(0)
+  %one = s32[]{:T(128)} constant(1)
+  %j = s32[] get-tuple-element(%d), index=0
+  %held = s32[]{:T(128)S(6)} copy(%j), backend_config={"flag_configs":[]}
+  %r = f32[2]{0} all-reduce(%d), replica_groups=[4,2]<=[8], to_apply=%add
+  %next = s32[] add(%held, %one)
+  ROOT %t = (s32[]) tuple(%next)
 }
 
 %outer (c: (s32[])) -> (s32[]) {
-  %w = (s32[]) while(%c), condition=%cond, body=%body
+  %zero = s32[]{:T(128)} constant(0)
+  %begin = s32[]{:T(128)} copy(%zero)
+  %u = (s32[]) tuple(%begin)
+  ROOT %w = (s32[]) while(%u), condition=%cond, body=%body
 }
 
 """
 
 
 def test_loops_within_loops():
-    """A length that XLA tells, and one that stands in the condition."""
+    """A length that XLA tells, and one that is read off the loop."""
     line = '%o = (s32[]) while(%p), condition=%any, body=%outer, backend_config={"known_trip_count":{"n":"3"}}'
     assert read(line, before=WHILE) == [("all-reduce", 8, 2, 72)]
 
 
-def test_a_loop_of_unknown_length_is_told():
-    text = WHILE.replace("constant(24)", "parameter(1)")
+@pytest.mark.parametrize("was, now, times", [
+    ("", "", 24), ("constant(0)", "constant(20)", 4), ("constant(0)", "constant(-2)", 26), ("constant(0)", "constant(30)", 0),
+    ("constant(1)", "constant(5)", 5), ("constant(24)", "parameter(1)", None), ("constant(0)", "parameter(1)", None), ("constant(1)", "parameter(1)", None),
+    ("constant(1)", "constant(-1)", None), ("tuple(%begin)", "custom-call(%begin)", None), ("add(%held, %one)", "multiply(%held, %one)", None),
+    ("add(%held, %one)", "add(%one, %held)", None), ("direction=LT", "direction=GT", None), ("compare(%i, %n)", "compare(%n, %i)", None),
+])
+def test_a_loop_s_length_is_that_of_its_counter(was, now, times):
+    """Where it begins, what it adds, and what it is held below; a loop that counts otherwise is told, and taken once."""
+    text = WHILE.replace(was, now)
     found, unknown = hlo.collectives(f"{HEAD}{ADD}{text}ENTRY %main (p: f32[4]) -> f32[4] {{\n  %c = f32[] call(%p), to_apply=%outer\n}}\n")
-    assert found == [("all-reduce", 8, 2, 1)] and unknown == 1
+    assert found == [("all-reduce", 8, 2, 1 if times is None else times)] and unknown == (times is None)
 
 
 def test_by_kind():
@@ -124,14 +140,17 @@ def test_with_the_vocabulary_over_model_no_device_has_all_scores():
 ])
 def test_for_a_tpu(name, place, mesh):
     """Every loop's length is read, gradients are summed by reduce-scatter where parameters are sharded over fsdp, and no chip holds all
-    scores; what a chip holds between steps is at most what libtpu's layouts, which pad axes to (8, 128), make of it."""
+    scores; layouts, which pad the last axis of 32 to 128, make more than half as much again of what a chip holds between steps, and all of
+    it is counted, once."""
     found, program = step(name, place, mesh), compiled(name, place, mesh)
     sent, unknown = hlo.collectives(program.as_text())
     kinds = hlo.by_kind(sent)
     assert unknown == 0 and ("reduce-scatter" in kinds) == ("all-gather" in kinds and "fsdp" in mesh) == ("fsdp" in mesh)
     assert max(c.times for c in sent) == 2 and not full_vocabulary(program.as_text(), 1152)
     there = memory.of_compiled(found.plan, found.batch, program)
-    assert there.state < program.memory_analysis().argument_size_in_bytes and there.code > 0
+    stats = program.memory_analysis()
+    assert there.state + there.batch + there.padding == stats.argument_size_in_bytes + stats.output_size_in_bytes - stats.alias_size_in_bytes
+    assert there.padding > there.state / 2 and there.peak == there.state + there.batch + there.padding + there.temporaries + there.code > there.code > 0
 
 
 @pytest.mark.slow

@@ -1,4 +1,6 @@
 """Bytes of a step on a device, and what rematerialisation leaves of them."""
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -22,9 +24,23 @@ def test_held_counts_a_devices_part_of_each_array():
 
 
 def test_peak():
-    there = Memory(parameters=100, optimizer=200, carry=30, batch=4, temporaries=1000, code=5)
-    assert there.state == 330 and there.peak == 1339
+    there = Memory(parameters=100, optimizer=200, carry=30, batch=4, padding=50, temporaries=1000, code=5)
+    assert there.state == 330 and there.peak == 1389 and there._replace(padding=None).peak == 1339
     assert there._replace(code=None).peak is None and there._replace(temporaries=None).peak is None
+
+
+@pytest.mark.parametrize("unread", [0, 100])
+def test_padding_is_what_xla_takes_beyond_the_shapes(unread):
+    """A state that is given up and given back counts once; of what the step does not read nothing is known, but that it lies there."""
+    found = step("bert_large", "cpu:8", MESH, LAYERS=4)
+    plain = memory.of_step(found.plan, found.batch)
+    read = plain.state + plain.batch - unread
+    told = lambda more: SimpleNamespace(memory_analysis=lambda: more and SimpleNamespace(
+        argument_size_in_bytes=read + more, output_size_in_bytes=plain.state + more, alias_size_in_bytes=plain.state + more - 8,
+        temp_size_in_bytes=700, generated_code_size_in_bytes=30))
+    assert memory.of_compiled(found.plan, found.batch, told(500)) == plain._replace(padding=508 - unread, temporaries=700, code=30)
+    assert memory.of_compiled(found.plan, found.batch, told(1)).padding == max(0, 9 - unread)
+    assert memory.of_compiled(found.plan, found.batch, told(None)) == plain and plain.peak is None
 
 
 def test_parameters_and_optimizer_are_what_the_compiled_step_takes():
