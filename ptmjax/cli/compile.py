@@ -1,8 +1,7 @@
 """ptmjax compile: a run's own train step, compiled for chips that nobody has rented yet.
 
-Needs no device, no text and no network, and writes nothing of its own: the sizes of the tables are those of the gin file (V), the shapes
-of a batch those that the task's cut and corruption make of any text (Task.made_up). Keras and matplotlib, which TensorFlow and with it the
-tasks import, put their settings and a list of fonts into a home folder that has none.
+Needs no device, no text and no network, and writes nothing: the sizes of the tables are those of the gin file (V), the shapes of a
+batch those that the task's cut and corruption make of any text (Task.made_up).
 """
 import argparse
 import dataclasses

@@ -13,6 +13,8 @@ from ptmjax.training.memory import Memory
 from ptmjax.training.state import Plan
 from ptmjax.training.step import make_step
 
+PREFIXES = ("", "k", "M", "G", "T", "P", "E", "Z")  # of a thousand each
+
 
 def tell(stages: Sequence[loop.Stage], plans: Sequence[Plan], data: Sequence[Data], console: Console) -> None:
     """A column a stage."""
@@ -75,6 +77,5 @@ def size(found: int | None) -> str:
 
 
 def flop(work: int) -> str:
-    from matplotlib.ticker import EngFormatter  # not at the start of every training
-
-    return EngFormatter("FLOP", places=2)(work)
+    power = min(len(PREFIXES) - 1, (len(str(work)) - 1) // 3)
+    return f"{work / 1000**power:.{2 if power else 0}f} {PREFIXES[power]}FLOP"

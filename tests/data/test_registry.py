@@ -16,7 +16,7 @@ import contextlib, json, sys
 from ptmjax.cli.main import main
 with contextlib.redirect_stdout(sys.stderr):
     code = main(["train", "--gin_file=bert_demo.gin", "--workdir=" + sys.argv[1], "--dry_run"])
-loaded = sorted({"tensorflow", "seqio", "torch", "transformers", "keras", "pandas"} & set(sys.modules))
+loaded = sorted({"tensorflow", "seqio", "torch", "transformers", "keras", "pandas", "matplotlib"} & set(sys.modules))
 exec(sys.argv[2])
 import seqio
 from ptmjax.data import registry
