@@ -4,7 +4,7 @@
 
 # A fault of who calls: one line, code 2.
 fault() {
-  echo "ptmjax: error: $*" >&2
+  echo "ptmjax: error: ${*//$'\n'/\\n}" >&2
   exit 2
 }
 
@@ -99,7 +99,8 @@ begun() {
   ) &
 }
 
-# awaited PID: its exit code, in code. A signal that has a trap cuts `wait`, which then tells the signal's code and not the process'.
+# awaited PID: its exit code, in code. A signal that has a trap cuts `wait`, which then tells the signal's code and not the process'. Where
+# both come at once bash may have lost that of the process (127, or -1): then it is what such a signal makes of a run, 130 or 143.
 awaited() {
   local ended
   code=127 signalled=true
@@ -107,6 +108,7 @@ awaited() {
     signalled=false
     wait "$1"
     ended=$?
-    [ "$ended" -eq 127 ] || code=$ended # 127: it was told the first time
+    [ "$ended" -eq 127 ] || [ "$ended" -lt 0 ] || code=$ended
   done
+  [ "$code" -ne 129 ] || code=143
 }

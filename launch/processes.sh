@@ -45,11 +45,14 @@ if ! $dry_run; then
     (cd "$root" && source launch/env.sh && found=$(some_python) && environment .venv "" "$found") || exit $((stopped ? stopped : 2))
   fi
   runnable "$interpreter" "let PTMJAX_PYTHON name a Python that has ptmjax, or unset it"
-  port=$("$interpreter" -c 'import socket; s = socket.socket(); s.bind(("localhost", 0)); print(s.getsockname()[1])') ||
-    fault "$interpreter does not run: let PTMJAX_PYTHON name a Python that has ptmjax, or unset it"
+  port=$("$interpreter" -c 'import importlib.util, socket, sys
+if None in map(importlib.util.find_spec, ("jax", "ptmjax")): sys.exit(1)
+s = socket.socket(); s.bind(("localhost", 0)); print(s.getsockname()[1])') && [[ $port =~ ^[0-9]+$ ]] ||
+    fault "$interpreter does not run ptmjax: let PTMJAX_PYTHON name a Python that has ptmjax, or unset it"
 fi
 
-IFS=, read -r -a gpus <<<"${CUDA_VISIBLE_DEVICES-$(nvidia-smi --query-gpu=index --format=csv,noheader 2>/dev/null | paste -sd ,)}"
+seen=$(nvidia-smi --query-gpu=index --format=csv,noheader 2>/dev/null) || seen=""
+IFS=, read -r -a gpus <<<"${CUDA_VISIBLE_DEVICES-${seen//$'\n'/,}}"
 share=$((${#gpus[@]} / n))
 for ((i = 0; i < n; i++)); do
   command=("$interpreter" -m ptmjax train --coordinator="localhost:$port" --processes="$n" --process="$i" "$@")

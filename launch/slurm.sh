@@ -38,7 +38,7 @@ if ! $inside; then
   [ $((((10#0${BASH_REMATCH[2]} * 24 + 10#${BASH_REMATCH[3]}) * 60 + 10#${BASH_REMATCH[4]}) * 60 + 10#${BASH_REMATCH[5]})) -gt $((grace + 60)) ] ||
     fault "--time=$time leaves no time to train: SIGTERM comes --grace=$grace seconds before its end, and SLURM may send it 60 s early"
   [[ $name != */* ]] || fault "--name=$name is no name of a job: leave out the /"
-  [[ $log == *%*/* || -d $(dirname "$log") ]] || fault "--log=$log: make its folder first, SLURM does not and then tells nothing"
+  [[ $log == *%*/* || -d $(dirname -- "$log") ]] || fault "--log=$log: make its folder first, SLURM does not and then tells nothing"
   command=(sbatch --job-name="$name" --nodes="$nodes" --gpus-per-node="$gpus" --ntasks-per-node="$gpus" --cpus-per-task="$cpus"
     --time="$time" --output="$log" --open-mode=append --requeue --signal="B:TERM@$grace"
     "$here/slurm.sh" --inside "$here" --cpus="$cpus" --restarts="$restarts" -- "${arguments[@]}")

@@ -56,7 +56,8 @@ pkill -TERM -F run.pid -f launch/again.sh || { echo "ptmjax: no launch/again.sh 
 rm -rf run.pid .fresh; mkdir .fresh; tar -xzf ../ptmjax.tar.gz -C .fresh
 find .fresh -mindepth 1 -maxdepth 1 -printf '%f\\0' >.now; cat .now >>.copied; xargs -0 rm -rf -- <.copied
 find .fresh -mindepth 1 -maxdepth 1 -exec mv -t . -- {} +; rmdir .fresh; mv .now .copied
-$setup; source launch/env.sh; python=\$(some_python); environment .venv '[tpu]' \"\$python\" 9>&-
+$setup
+source launch/env.sh; python=\$(some_python); environment .venv '[tpu]' \"\$python\" 9>&-
 nohup bash launch/again.sh --restarts=$restarts --idle=$idle -- .venv/bin/python -m ptmjax train --distributed $(quoted "${arguments[@]}") >>run.log 2>&1 </dev/null &
 echo \$! >run.pid"
     ;;

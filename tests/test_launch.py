@@ -38,7 +38,8 @@ STANDINS = {
     "gcloud": 'for word in "$@"; do [[ $word != --command=* ]] || { cd "$HOME" && exec bash -c "${word#--command=}"; }; done\n'
               '[ "$4" != scp ] || cp "$5" "$HOME/${6#*:}"',
     # an interpreter that makes environments, and whose ptmjax ends with the next code of the file
-    "python3": '[ "$1 $2" != "-m venv" ] || { mkdir -p "$3/bin"; cp "$0" "$3/bin/python"; }\n[ "$1 $2" = "-m ptmjax" ] || exit 0\n'
+    "python3": '[[ $2 != *socket* ]] || echo 1234\n'
+               '[ "$1 $2" != "-m venv" ] || { mkdir -p "$3/bin"; cp "$0" "$3/bin/python"; }\n[ "$1 $2" = "-m ptmjax" ] || exit 0\n'
                'read -r code <"$NOTES/codes"; sed -i 1d "$NOTES/codes"; exit "${code:-0}"',
 }
 
@@ -331,7 +332,7 @@ def test_a_tpu_vm_installs_once_and_starts_the_arguments_as_they_are(notes):
     (notes / "mine").mkdir()
     (notes / "mine" / "my.gin").write_text("")
     (notes / "mine" / ".venv").mkdir()
-    given = [*TPU, f"--files={notes / 'mine'}", "--setup=touch setup-was-here", "--", *TRAIN]
+    given = [*TPU, f"--files={notes / 'mine'}", "--setup=touch setup-was-here; true; # and", "--", *TRAIN]
     launch(notes, "tpu_vm", *given)
     ended(notes, 2)
     assert ran(notes) == [["train", "--distributed", *TRAIN]] * 2
@@ -462,6 +463,8 @@ def test_processes_take_an_interpreter_by_its_name_or_tell_that_it_is_missing(no
     assert len(ran(notes)) == 2
     _, err = launch(notes, "processes", "2", *TRAIN, PTMJAX_PYTHON="nosuch", code=2)
     assert err == "ptmjax: error: there is no program nosuch: let PTMJAX_PYTHON name a Python that has ptmjax, or unset it\n"
+    _, err = launch(notes, "processes", "2", *TRAIN, PTMJAX_PYTHON="true", code=2)
+    assert err == "ptmjax: error: true does not run ptmjax: let PTMJAX_PYTHON name a Python that has ptmjax, or unset it\n"
 
 
 def test_survivors_have_the_time_to_notice_that_one_is_lost():
@@ -502,3 +505,16 @@ def test_the_end_of_a_terminal_comes_to_processes_as_sigterm(notes):
     assert signalled(notes, ["bash", "launch/processes.sh", "1", *TRAIN], signal.SIGHUP)[1] == 143
     said, code = signalled(notes, ["bash", "launch/processes.sh", "1", *TRAIN], signal.SIGINT)
     assert code == 130 and said == "ptmjax: process 0 of 0 to 0 ended with code 130: the others are ended\n"
+
+
+def test_a_signal_at_the_moment_in_which_the_command_ends_gives_its_code_or_the_signals(tmp_path):
+    """bash may lose the command's then, and tells -1."""
+    runs = []
+    for i in range(40):
+        name = signal.SIGHUP if i % 2 else signal.SIGTERM
+        runs.append(subprocess.Popen(["bash", "launch/again.sh", "--", "sh", "-c", f"touch {tmp_path}/{i}; sleep 0.1; exit 0"], cwd=ROOT, stderr=subprocess.DEVNULL))
+        while not (tmp_path / str(i)).exists():
+            time.sleep(0.002)
+        time.sleep(0.09 + 0.001 * (i % 20))
+        runs[-1].send_signal(name)
+    assert {run.wait(30) for run in runs} <= {0, 143}

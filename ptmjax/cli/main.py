@@ -105,7 +105,7 @@ def _told(error: Exception) -> str | None:
     types, jax, tf = (sys.modules.get(name) for name in ("ptmjax.types", "jax", "tensorflow"))  # not imported: then they raised nothing
     text = (str(error).splitlines() or [type(error).__name__])[0]
     if isinstance(error, Usage) or (types is not None and isinstance(error, types.UserError)):
-        return text
+        return "\\n".join(str(error).splitlines()) or text
     if isinstance(error, OSError) and error.errno in FULL:
         return f"{error.filename or 'the output'} cannot be written ({error.strerror}): make room, or write elsewhere"
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:

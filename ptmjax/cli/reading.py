@@ -261,7 +261,8 @@ def _literal(text: str, delegate: _Delegate) -> Any:
     with contextlib.suppress(SyntaxError, tokenize.TokenError):
         parser = _parser.ConfigParser(text, delegate)
         value = parser.parse_value()
-        if parser.current_token.type in (tokenize.NEWLINE, tokenize.ENDMARKER):
+        ends = parser.current_token.type in (tokenize.NEWLINE, tokenize.ENDMARKER)
+        if ends and not "".join(text.splitlines()[parser.current_token.start[0] :]).strip():
             return value
     if text.startswith(("@", "%", "[", "{", "(", "'", '"')):
         raise Fault(f"cannot read the value {text!r}")

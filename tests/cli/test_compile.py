@@ -56,7 +56,7 @@ def test_stage_microbatches_and_remat(ptmjax):
 
 
 @pytest.mark.parametrize("options, fault", [
-    (["--topology=v7:2x2"], "--topology=v7:2x2 is not known"),
+    (["--topology=v7:2x2"], "--topology=v7:2x2 is not known"), (["--topology=cpu:2\n"], "--topology=cpu:2\\n is not known"),
     (["--topology=cpu:8", "--mesh=data=16"], "mesh 'data=16' takes 16 devices but there are 8"),
     (["--topology=cpu:8", "--mesh=dta=8"], "mesh 'dta=8': 'dta=8' is not one of data=N"),
     (["--topology=cpu:8", "--gin.BATCH=12"], "a batch of 12 rows does not divide by 8 row shards"),

@@ -215,6 +215,7 @@ def test_a_misspelling_in_a_file_names_place_and_nearest(folder, line, words):
         ("smal/Block.rate=0.5", ["--gin.smal/Block.rate", "'small'"]),
         ("train.tags=['x'", ["--gin.train.tags", "cannot read"]),
         ("train.steps", ["--gin.train.steps", "=VALUE"]),
+        ("train.tags=['x']\n['y']", ["--gin.train.tags", "cannot read the value", r"\n"]),
         ("=3", ["--gin.", "NAME=VALUE"]),
     ],
 )
