@@ -60,9 +60,15 @@ def environment(notes, **more):
     return kept | {"PATH": path, "NOTES": str(notes), "HOME": str(notes / "home"), "PTMJAX_PYTHON": str(notes / "bin" / "python3")} | more
 
 
+def own_signals():
+    """In a child: signals have their own effect, though who runs the tests (nohup, a shell's background) may ignore them."""
+    for number in (signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
+
+
 def launch(notes, script, *words, code=0, **more):
     """(standard output, standard error)."""
-    done = subprocess.run(["bash", f"launch/{script}.sh", *words], cwd=ROOT, env=environment(notes, **more), capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["bash", f"launch/{script}.sh", *words], cwd=ROOT, env=environment(notes, **more), capture_output=True, text=True, timeout=60, preexec_fn=own_signals)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout, done.stderr
 
@@ -225,10 +231,14 @@ def test_a_sigterm_that_comes_while_a_command_is_started_is_not_lost(notes):
 
 def signalled(notes, command, number, begun="begun"):
     """What `command` says after it has said `begun` and got the signal, as from a terminal: all of its group; and its exit code."""
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment(notes), text=True, process_group=0) as run:
+    run = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment(notes), text=True, process_group=0, preexec_fn=own_signals)
+    try:
         assert run.stdout.readline() == f"{begun}\n"
         os.killpg(run.pid, number)
         return run.communicate(timeout=30)[0], run.returncode
+    except subprocess.TimeoutExpired:
+        os.killpg(run.pid, signal.SIGKILL)
+        raise
 
 
 @pytest.mark.parametrize("number, heard, code", [(signal.SIGTERM, "TERM", 143), (signal.SIGHUP, "TERM", 143), (signal.SIGINT, "INT", 75)])
@@ -512,7 +522,7 @@ def test_a_signal_at_the_moment_in_which_the_command_ends_gives_its_code_or_the_
     runs = []
     for i in range(40):
         name = signal.SIGHUP if i % 2 else signal.SIGTERM
-        runs.append(subprocess.Popen(["bash", "launch/again.sh", "--", "sh", "-c", f"touch {tmp_path}/{i}; sleep 0.1; exit 0"], cwd=ROOT, stderr=subprocess.DEVNULL))
+        runs.append(subprocess.Popen(["bash", "launch/again.sh", "--", "sh", "-c", f"touch {tmp_path}/{i}; sleep 0.1; exit 0"], cwd=ROOT, stderr=subprocess.DEVNULL, preexec_fn=own_signals))
         while not (tmp_path / str(i)).exists():
             time.sleep(0.002)
         time.sleep(0.09 + 0.001 * (i % 20))
