@@ -88,7 +88,7 @@ def lay(page: str, folder: Path, names: list[str]) -> None:
     (folder / "my.txt").write_text("\n\n".join(f"story {i}. " + " ".join(WORDS[(i + j) % 16] for j in range(90)) for i in range(120)))
 
 
-@pytest.mark.parametrize("page, part", [pytest.param("README.md", "## Your own text", marks=pytest.mark.slow), ("docs/own_text.md", "# Your own text"), ("docs/own_text.md", "`--cased`")])
+@pytest.mark.parametrize("page, part", [pytest.param("README.md", "## Your own text", marks=pytest.mark.slow), pytest.param("docs/own_text.md", "# Your own text", marks=pytest.mark.slow), ("docs/own_text.md", "`--cased`")])
 def test_a_text_of_ones_own(page, part, tmp_path):
     """As written but for its sizes."""
     (tmp_path / "my").mkdir()

@@ -54,6 +54,7 @@ def test_cbow_finds_planted_neighbours():
     assert (likeness.argmax(1) == (np.arange(WORDS) ^ 1)).mean() > 0.95
 
 
+@pytest.mark.slow
 def test_xlnet_recalls_from_memory_and_is_at_chance_without(means):
     _, state = run(xlnet.system(), steps=700, peak=5e-3)
     assert means(xlnet.system(recall=True), state.params)["accuracy"] > 0.95
@@ -72,6 +73,7 @@ def test_the_query_stream_never_sees_its_own_word_nor_a_later_one_of_the_order()
     assert (moved[~visible] == 0).all() and (moved[visible] > 0).all() and visible.sum() == N * (N - 1) // 2
 
 
+@pytest.mark.slow
 def test_distil_teaches_recall_without_targets_and_leaves_the_teacher_alone(means):
     teacher = {name.replace("model", "teacher", 1): v for name, v in solved_bert().items() if "/nsp/" not in name}
     system = distil.system(**AT_MASK)
