@@ -12,6 +12,7 @@ from flax import nnx
 from ptmjax.types import Array, UserError, one_of
 
 COMPUTE = ("bfloat16", "float16", "float32")
+MOST = 2**40  # numbers of a parameter, 4 TiB
 
 
 class Leaf(NamedTuple):
@@ -49,6 +50,8 @@ class Build:
             keys = tuple(getattr(p, "key", getattr(p, "name", None)) for p in path)
             name = "/".join(map(str, keys))
             self.keys[name] = keys
+            if math.prod(v.shape) > MOST:  # XLA ends the process at some such size
+                raise UserError(f"parameter {name} would be {list(v.shape)}: make its sizes smaller, of at most {MOST:,} numbers together")
             leaves[name] = Leaf(v.shape, str(v.dtype), tuple(v.get_metadata("out_sharding")), v.get_metadata("unused"))
         self.check_ties(leaves)
         self.leaves: dict[str, Leaf] = {n: leaf for n, leaf in leaves.items() if self.owner(n) == n}

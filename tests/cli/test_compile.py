@@ -68,7 +68,7 @@ def test_stage_microbatches_and_remat(ptmjax):
     (["--topology=cpu:8", "--mesh=fsdp=8", "--gin.D=36"], "does not divide by mesh axis 'fsdp' of 8"),
     (["--topology=cpu:8", "--remat=all"], "--remat is 'all'; it may be one of 'dots', 'full', 'none'"),
     (["--topology=cpu:8", "--stage=3"], "--stage=3: the run has 2, counted from 1"),
-    (["--topology=cpu:8", "--stage=0"], "--stage=0"),
+    (["--topology=cpu:8", "--stage=0"], "--stage=0"), (["--topology=cpu:8", "--gin.HIDDEN=2000000000", f"--gin.D={2**20}"], "would be ["),
     (["--topology=cpu:8", "--gin.LAYRES=2"], "nearest: 'LAYERS'"),
     (["--topology=cpu:8", "--gin.TASK_SHORT='none'"], "task 'none' is not registered"),
     (["--topology=cpu:8", "--wrkdir=x"], "unknown option '--wrkdir'"),
