@@ -13,7 +13,7 @@ case "$*" in
   --version) echo Python 3.11.0 ;;
   "-m venv "*) for folder; do :; done; mkdir -p "$folder/bin"; cp "$0" "$folder/bin/python" ;;
   "-m ptmjax train "*) echo trained ;;
-  "-c import socket"*) echo 1 ;;
+  "-c import "*socket*) echo 1 ;;
 esac
 """
 
