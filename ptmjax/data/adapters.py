@@ -18,7 +18,6 @@ import tensorflow_datasets as tfds
 from ptmjax.data import registry, sources, text
 from ptmjax.data.order import counter, static
 from ptmjax.data.records import SPLITS, records
-from ptmjax.data.registry import Entry
 from ptmjax.data.task import Mixture, Task
 from ptmjax.types import UserError, kind_of
 
@@ -139,7 +138,7 @@ class Corrupt:
         return {**{key: tf.TensorSpec(x.shape, x.dtype) for key, x in out.items()}, "index": tf.TensorSpec([], tf.int32)}
 
 
-def add(entry: Entry) -> None:
+def add(entry: registry.Entry) -> None:
     """Adds a task or mixture to SeqIO's registry; the tasks of a mixture are there."""
     if isinstance(entry.task, Mixture):
         seqio.MixtureRegistry.add_provider(entry.task.name, Mixed(entry.task))

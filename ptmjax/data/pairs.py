@@ -83,7 +83,7 @@ class Pairs(Over):
         tokens, bounds = self.masking.pieces(example), _bounds(example)
         most, size = self.masking.length - 3, len(bounds) - 1
         target = int(rng.integers(2, most + 1)) if rng.random() < self.short else most
-        begin, end = self._run(bounds, target, rng, 2)
+        begin, end = self._part(bounds, target, rng, 2)
         middle = begin + (int(rng.integers(1, end - begin)) if end - begin > 1 else min(1, size))
         a, b, kind = tokens[bounds[begin] : bounds[middle]], None, "next"
         if len(a):
@@ -104,15 +104,15 @@ class Pairs(Over):
             record = lookup[int(rng.integers(len(lookup)))]
             if record["document"][0] != document and len(record["starts"]):
                 bounds = _bounds(record)
-                begin, end = self._run(bounds, want, rng, 1)
+                begin, end = self._part(bounds, want, rng, 1)
                 return self.masking.pieces(record)[bounds[begin] : bounds[end]]
         return None
 
-    def _run(self, bounds: np.ndarray, target: int, rng: np.random.Generator, alone: int) -> tuple[int, int]:
-        """Sentences begin .. end - 1: those of _run, or `alone` of them where there are so many."""
+    def _part(self, bounds: np.ndarray, target: int, rng: np.random.Generator, most: int) -> tuple[int, int]:
+        """Sentences begin .. end - 1: a run that fills `target` tokens, or (alone) `most` of them where there are so many."""
         if not self.alone:
             return _run(bounds, target, rng)
-        count = min(alone, len(bounds) - 1)
+        count = min(most, len(bounds) - 1)
         begin = int(rng.integers(len(bounds) - count))
         return begin, begin + count
 
